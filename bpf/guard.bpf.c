@@ -18,8 +18,9 @@
  *
  * State. policies[] and active: written by user space only; two copies, so
  * that a packet sees the old policy or the new one, whole. queues: one entry a
- * listening socket, written here (ledger.bpf.h says who may). counters: per CPU.
+ * listening socket, written here (ledger.h says who may). counters: per CPU.
  * Class tables: two copies too, and the policy says which one it goes with.
+ * Other network namespaces than weir's own: namespaces.bpf.h.
  * All of it dies with the process that loaded it: nothing is pinned.
  *
  * Fail open: a failed lookup, an unknown socket, a full map, a helper's error:
@@ -36,6 +37,7 @@
 #include "lib/parking.bpf.h"
 #include "lib/arrival.bpf.h"
 #include "lib/act.bpf.h"
+#include "lib/namespaces.bpf.h"
 #include "lib/bucket.h"
 #include "lib/classify.bpf.h"
 #include "lib/waiting.bpf.h"
@@ -61,6 +63,7 @@ static __always_inline int judge_skb(struct __sk_buff *skb)
 	const struct listener_policy *listener;
 	const struct policy *policy;
 	struct arrival arrival;
+	u64 netns;
 	u8 flags;
 
 	if (!parse_skb(skb, &arrival.packet) && (!pull_headers(skb) || !parse_skb(skb, &arrival.packet)))
@@ -74,7 +77,9 @@ static __always_inline int judge_skb(struct __sk_buff *skb)
 		return PASS;
 	if (in_vlan(skb) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
 		return PASS;
-	listener = listener_of(policy, &arrival.packet, skb_start(skb) + link_header, skb_end(skb));
+	/* Asked first: a call would have the packet's bounds on the stack. */
+	netns = netns_of_skb(skb);
+	listener = listener_in(netns, policy, &arrival, skb_start(skb) + link_header, skb_end(skb));
 	if (!listener || !on_interface(listener, CTX_LOAD(skb, ifindex)))
 		return PASS;
 	if (is_syn(flags))
@@ -93,6 +98,17 @@ int guard_tc(struct __sk_buff *skb)
 	return judge_skb(skb);
 }
 
+/* Whether the frame is for this device: one in promiscuous mode, or below a bridge, sees those of others too. */
+static __always_inline bool to_this_device(struct xdp_md *xdp, const struct ethernet *eth)
+{
+	struct xdp_buff *buffer = bpf_cast_to_kern_ctx(xdp);
+	const struct in6_addr *own =
+		bpf_rdonly_cast((void *)buffer->rxq->dev->dev_addr, bpf_core_type_id_kernel(struct in6_addr));
+
+	/* An Ethernet address and what is behind it: the kernel keeps room for 32 bytes. */
+	return !__builtin_memcmp(eth->dst, own, sizeof(eth->dst));
+}
+
 static __always_inline int judge_xdp(struct xdp_md *xdp)
 {
 	void *data = xdp_start(xdp), *data_end = xdp_end(xdp);
@@ -102,7 +118,7 @@ static __always_inline int judge_xdp(struct xdp_md *xdp)
 	struct arrival arrival;
 	u8 flags;
 
-	if ((void *)(eth + 1) > data_end || eth->dst[0] & 1)
+	if ((void *)(eth + 1) > data_end)
 		return XDP_PASS;
 	if (packet_parse(data, data_end, data_end - data, sizeof(*eth), eth->proto, &arrival.packet))
 		return XDP_PASS;
@@ -112,14 +128,26 @@ static __always_inline int judge_xdp(struct xdp_md *xdp)
 	flags = arrival.packet.flags;
 	if (!is_syn(flags) && !(is_plain_ack(flags) && acks_watched()))
 		return XDP_PASS;
+	if (netns_of_xdp(xdp) != own_netns)
+		return XDP_PASS;
 	listener = listener_of(policy, &arrival.packet, eth + 1, data_end);
-	if (!listener || !listener->front_xdp || !on_interface(listener, CTX_LOAD(xdp, ingress_ifindex)))
+	if (!listener || !(listener->may & WEIR_MAY_REFUSE_AT_XDP) ||
+	    !on_interface(listener, CTX_LOAD(xdp, ingress_ifindex)) || !to_this_device(xdp, eth))
 		return XDP_PASS;
 	return is_syn(flags) ? front_syn(xdp, listener, &arrival) : front_ack(xdp, listener, &arrival);
 }
 
-SEC("xdp")
+/* SYNs and ACKs are in one buffer; packets of several (frags, with a large MTU) have data, and pass. */
+SEC("xdp.frags")
 int guard_xdp(struct xdp_md *xdp)
 {
 	return judge_xdp(xdp);
+}
+
+/* Run by user space. */
+SEC("syscall")
+int cookies_renew(void *ctx)
+{
+	cookies_until_ns = clock_ns() + *(volatile u64 *)&cookies_for_ns;
+	return 0;
 }

@@ -35,6 +35,7 @@
 #include "lib/kernel.h"
 #include "lib/classify.bpf.h"
 #include "lib/export.bpf.h"
+#include "lib/own_filters.bpf.h"
 #include "lib/packet.h"
 #include "lib/parking.bpf.h"
 #include "lib/steer.h"
@@ -55,7 +56,6 @@ EXPORT_TYPE(struct, listen_event);
 #define PARK_NS 10000000ULL
 
 /* Of the network namespace. Set before load. */
-const volatile u32 namespace_inum = 0;
 const volatile u64 namespace_cookie = 0;
 
 /*
@@ -121,19 +121,22 @@ static __always_inline void to_server(struct sk_reuseport_md *md, u32 group, u32
 	bpf_sk_select_reuseport(md, &server_socks, &key, 0);
 }
 
-/* Takes a slot from the ring of free ones. User space gives each back once; the ring is longer than the slots. */
+/*
+ * Takes a slot from the ring of free ones. User space gives each back once, and there are no more slots than entries: so
+ * the entry stays as it is until its slot is given back, and it is read after the swap, which on arm64 keeps it from being read
+ * before the tail.
+ */
 static __always_inline u32 take_slot(struct parking_group *group)
 {
 	u32 try;
 
 	bpf_for(try, 0, 4) {
-		u32 head = *(volatile u32 *)&group->free_head, slot;
+		u32 head = *(volatile u32 *)&group->free_head;
 
 		if (head == *(volatile u32 *)&group->free_tail)
 			return NO_SLOT;
-		slot = group->free[head % WEIR_MAX_SLOTS];
 		if (__sync_val_compare_and_swap(&group->free_head, head, head + 1) == head)
-			return slot;
+			return *(volatile u16 *)&group->free[head % WEIR_MAX_SLOTS];
 	}
 	return NO_SLOT;
 }
@@ -147,7 +150,8 @@ static __always_inline bool park(struct sk_reuseport_md *md, struct parking_grou
 		return false;
 	group->slot[slot & (WEIR_MAX_SLOTS - 1)].class = class;
 	group->slot[slot & (WEIR_MAX_SLOTS - 1)].priority = priority;
-	__sync_fetch_and_add(&group->waits[(priority - 1) & (WEIR_PRIORITIES - 1)], 1);
+	/* Before taken_ns, by which others know that the slot has these. */
+	ORDERED(__sync_fetch_and_add(&group->waits[(priority - 1) & (WEIR_PRIORITIES - 1)], 1));
 	*(volatile u64 *)&group->slot[slot & (WEIR_MAX_SLOTS - 1)].taken_ns = now;
 	__sync_fetch_and_add(&group->sent, 1);
 	key = number * WEIR_MAX_SLOTS + slot;
@@ -254,6 +258,7 @@ int queue_steer(struct sk_reuseport_md *md)
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(queue_watch, const struct sock *sk, int old, int new)
 {
+	const struct net *net = namespace_of(&sk->__sk_common);
 	struct listen_event *event;
 	u64 key = (u64)sk;
 	u32 *known;
@@ -261,7 +266,7 @@ int BPF_PROG(queue_watch, const struct sock *sk, int old, int new)
 	/* A new connection begins as a copy of its listening socket, and ceases to be one as SYN_RECV. */
 	if (new != TCP_LISTEN && (old != TCP_LISTEN || new != TCP_CLOSE))
 		return 0;
-	if (sk->__sk_common.skc_net.net->ns.inum != namespace_inum)
+	if (net && net->ns.inum != namespace_inum)
 		return 0;
 	/*
 	 * This is before the kernel enters it among the listening sockets. Were it
@@ -345,7 +350,7 @@ int queue_bind6(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
-static __always_inline void look_at_servers(struct parking_group *group)
+static __always_inline void look_at_servers(struct parking_group *group, bool sweep)
 {
 	u32 i;
 
@@ -360,6 +365,8 @@ static __always_inline void look_at_servers(struct parking_group *group)
 		server->length = tp ? listener_length(tp) : 0;
 		server->limit = tp ? listener_limit(tp) : 0;
 		server->half_open = tp ? listener_half_open(tp) : 0;
+		if (tp && sweep)
+			server->own_filters = own_filters(&server->socket);
 	}
 }
 
@@ -389,7 +396,7 @@ int queue_look(struct look *look)
 
 		if (!group || !group->servers)
 			continue;
-		look_at_servers(group);
+		look_at_servers(group, sweep);
 		if (sweep)
 			look_at_slots(group);
 	}

@@ -91,10 +91,26 @@ static __always_inline bool stands(const struct timewait_record *record)
 	return record && record->until_ns != CLOSING && bpf_ktime_get_ns() < record->until_ns;
 }
 
+/* Whether a SYN/ACK is for a connection that this end is opening: it acknowledges the SYN. The kernel takes no other. */
+static __always_inline bool answers_syn(struct __sk_buff *skb, struct segment *segment)
+{
+	struct sock_common *sk = socket_of(skb, segment);
+	struct tcp_sock *tp;
+	bool answers = false;
+
+	if (!sk)
+		return false;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (tp)
+		answers = opens(((struct sock_common *)tp)->skc_state, tp->snd_una, tp->write_seq, segment->ack);
+	bpf_sk_release((struct bpf_sock *)sk);
+	return answers;
+}
+
 /* A SYN/ACK: for a 4-tuple that may have a record, or with a holder that this end does not agree to. Global. */
 __noinline int on_synack(struct __sk_buff *skb, struct segment *segment)
 {
-	struct timewait_record *record, *standing;
+	struct timewait_record *record;
 	struct option_walk *walk;
 	bool chooses;
 	u8 accept;
@@ -102,22 +118,24 @@ __noinline int on_synack(struct __sk_buff *skb, struct segment *segment)
 	if (!segment)
 		return PASS;
 	record = record_of(&segment->tuple);
-	standing = stands(record) ? record : NULL;
+	if (!stands(record))
+		record = NULL;
 	accept = accept_of(skb, segment);
 	chooses = rule_at(segment->rule)->timewait == TIMEWAIT_NEGOTIATE && accept != ACCEPT_ANY;
-	if (standing || chooses) {
-		walk = options_of_skb(skb, &segment->packet);
-		if (!walk || segment->packet.tcp_len != segment->packet.header_len || !segment_sound(skb, segment))
-			return PASS;
-		if (standing && !record_yields(standing, segment->seq, segment->ack, &walk->options))
-			return put_off(skb, segment);
-		if (chooses && !holder_accepted(segment, accept, &walk->options))
-			return refuse(skb, segment);
-		if (standing)
-			COUNT(segment->rule, reused);
-	}
-	if (record && record->until_ns != CLOSING)
+	if (!record && !chooses)
+		return PASS;
+	walk = options_of_skb(skb, &segment->packet);
+	if (!walk || segment->packet.tcp_len != segment->packet.header_len || !segment_sound(skb, segment) ||
+	    !answers_syn(skb, segment))
+		return PASS;
+	if (record && !record_yields(record, segment->seq, segment->ack, &walk->options))
+		return put_off(skb, segment);
+	if (chooses && !holder_accepted(segment, accept, &walk->options))
+		return refuse(skb, segment);
+	if (record) {
+		COUNT(segment->rule, reused);
 		bpf_map_delete_elem(&records, &segment->tuple);
+	}
 	return PASS;
 }
 
@@ -146,6 +164,7 @@ __noinline int on_syn(struct __sk_buff *skb, struct segment *segment)
 	}
 	/* A SYN with data (TCP Fast Open) has none to answer in. */
 	if (segment->packet.tcp_len == segment->packet.header_len) {
+		record->put_off = 1;
 		begin_answer(segment, FLAG_ACK, record->snd_nxt, record->rcv_nxt);
 		answer_beside(skb, segment);
 	}
@@ -153,15 +172,15 @@ __noinline int on_syn(struct __sk_buff *skb, struct segment *segment)
 	return TC_DROP;
 }
 
-/* A FIN for which there is no socket: acknowledged once more if there is a record. */
+/* A FIN for which there is no socket: acknowledged once more if it is that of a record, and by what the record knows. */
 static __always_inline bool answered_from_record(struct __sk_buff *skb, struct segment *segment)
 {
 	struct timewait_record *record = record_of(&segment->tuple);
 	u32 data = segment->packet.tcp_len - segment->packet.header_len;
 
-	if (data || !stands(record) || !segment_sound(skb, segment))
+	if (data || !stands(record) || segment->seq + 1 != record->rcv_nxt || !segment_sound(skb, segment))
 		return false;
-	begin_answer(segment, FLAG_ACK, segment->ack, segment->seq + 1);
+	begin_answer(segment, FLAG_ACK, record->snd_nxt, record->rcv_nxt);
 	answer_beside(skb, segment);
 	return true;
 }
@@ -221,7 +240,8 @@ int timewait_tc(struct __sk_buff *skb)
 	if (!segment)
 		return PASS;
 	segment->packet = packet;
-	if (!read_segment(skb, segment) || !find_rule(segment))
+	/* An answer to what IPsec has decrypted would leave in plaintext. */
+	if (!read_segment(skb, segment) || !find_rule(segment) || came_by_ipsec(skb))
 		return PASS;
 	if (packet.flags & FLAG_RST)
 		return on_rst(skb, segment);

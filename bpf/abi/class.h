@@ -21,6 +21,10 @@
 #define WEIR_CLASS_OTHER 0
 /* Slots of classes, with that one. */
 #define WEIR_CLASS_SLOTS (WEIR_MAX_CLASSES + 1)
+/* Slots whose states are one map (class_states), and how many such maps all slots need. */
+#define WEIR_CLASS_PIECE 256
+#define WEIR_CLASS_PIECES 65
+_Static_assert(WEIR_CLASS_PIECES * WEIR_CLASS_PIECE >= WEIR_CLASS_SLOTS, "each slot is in one");
 /* Priorities: 1 is the highest, this one is that of connections without a class. */
 #define WEIR_PRIORITIES 64
 
@@ -39,11 +43,9 @@ struct class_tuple {
 	__u16 from_port;	/* big endian */
 	__u16 to_port;
 	__u16 listener;		/* 1 + counters index of the listener */
-	__u16 mask;		/* number of the mask, WEIR_CLASS_COPY beside it */
+	__u16 mask;		/* number of the mask */
 };
 _Static_assert(sizeof(struct class_tuple) == 40, "a hash key has no holes");
-/* Bit of class_tuple.mask: which of the two copies of the tables. */
-#define WEIR_CLASS_COPY 0x8000
 
 /* One copy of the masks, most specific first; a mask that fits both families is in both lists. */
 struct class_masks {

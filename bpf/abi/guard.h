@@ -19,6 +19,10 @@
 
 /* Listeners that one network namespace can have under guard. */
 #define WEIR_MAX_LISTENERS 256
+/* Of the sizes that user space chooses before it loads the programs (struct GuardLimits), the most. */
+#define WEIR_MOST_NAMESPACES 4096
+#define WEIR_MOST_LISTENERS 8192
+#define WEIR_MOST_SOCKETS 16384
 /* Slots of the exact-address table: sixteen per listener, so that a seed with short probes exists. */
 #define WEIR_EXACT_SLOT_BITS 12
 #define WEIR_EXACT_SLOTS (1 << WEIR_EXACT_SLOT_BITS)
@@ -26,10 +30,10 @@
 #define WEIR_EXACT_PROBES 4
 /* Interfaces that one listener can name. */
 #define WEIR_MAX_INTERFACES 8
-/* CPUs whose claims are kept apart, each 32 KiB of memory; CPUs above share by modulo (two CPUs then share a slot). */
+/* CPUs whose claims are kept apart, each 64 KiB of memory; CPUs above share by modulo (two CPUs then share a slot). */
 #define WEIR_MAX_CPUS 128
-/* Listening sockets whose admission state is remembered at a time. */
-#define WEIR_MAX_SOCKETS 512
+/* Listening sockets whose admission state is remembered at a time, where user space says nothing else. */
+#define WEIR_MAX_SOCKETS 1024
 /* Listening sockets that look_again can read; where there are more, each reading walks the kernel's tables. */
 #define WEIR_MAX_KNOWN 1024
 /*
@@ -57,8 +61,8 @@
 	X(fin_reset, refuse, "weir reset the connection at the client's FIN: the listener does not serve half-closed connections (half_close = reset)") \
 	X(fallback_mptcp, note, "of the refused SYNs, those on an MPTCP listener, where no-syn-drop cannot send a cookie") \
 	X(refused_at_xdp, note, "of the refused and answered SYNs and final ACKs, those that the XDP front handled, before the kernel's receive queues") \
-	X(syn_left_flood, pass, "weir left the SYN to the kernel, which sends its own SYN cookie: half-open connections hold most places, and weir cannot send a cookie here (conntrack, MPTCP listener, kernel before 6.9)") \
-	X(syn_unjudged, pass, "weir passed the SYN without a verdict: more listening sockets are busy than weir can remember") \
+	X(syn_left_flood, pass, "weir left the SYN to the kernel, which sends its own SYN cookie: half-open connections hold most places, and weir cannot send a cookie here (a firewall, MPTCP listener, kernel before 6.9)") \
+	X(syn_unjudged, pass, "weir passed the SYN without a verdict: more listening sockets are busy than weir can remember, or a program of the server's own chooses the socket in its SO_REUSEPORT group") \
 	X(syn_dropped_rate, refuse, "weir dropped the SYN: its class is over its rate (over_rate = drop)") \
 	X(syn_reset_rate, refuse, "weir answered the SYN with a RST: its class is over its rate (over_rate = rst)") \
 	X(queue_reset_full, refuse, "weir reset a connection that waited for accept(): the queue is full, and a connection of higher priority takes its place (queue = priority)") \
@@ -68,7 +72,11 @@
 	X(syn_reset_held, refuse, "weir answered the SYN with a RST: the controller holds its class at controlled_rate (reject_syn = rst)") \
 	X(syn_not_plain, pass, "weir passed a SYN with IP options or extension headers, or in fragments: its class's rate let it in, and weir did not compare it with the queue") \
 	X(syn_in_fragments, pass, "weir passed the first fragment of a TCP segment without a verdict: its flags are in another fragment, so it may be a SYN") \
-	X(syn_steady, pass, "weir let the SYN in where it refuses others: its source connects seldom and steadily, as health checks do (health_checks = true)")
+	X(syn_steady, pass, "weir let the SYN in where it refuses others: its source connects seldom and steadily, as health checks do (health_checks = true)") \
+	X(syn_join, pass, "weir passed the SYN where it refuses others: it adds a path to an MPTCP connection that is established (MP_JOIN), and takes no place among those that wait for accept()") \
+	X(syn_retried, note, "of the SYNs that weir judged in observe mode, those that repeat one that it would have refused: the kernel dropped it. Under enforcement its client would have had its answer") \
+	X(syn_dropped_residence, refuse, "weir dropped the SYN: the server has more requests than it answers within residence (reject_syn = drop)") \
+	X(syn_reset_residence, refuse, "weir answered the SYN with a RST: the server has more requests than it answers within residence (reject_syn = rst)")
 
 enum verdict {
 #define X(name, kind, text) VERDICT_##name,
@@ -89,28 +97,44 @@ enum establish { ESTABLISH_DEFAULT, ESTABLISH_ABORT, ESTABLISH_RESERV, ESTABLISH
 enum reject { REJECT_DROP, REJECT_RST };
 enum admit { ADMIT_QUEUE, ADMIT_WAIT };
 enum half_close { HALF_CLOSE_KEEP, HALF_CLOSE_RESET };
+/*
+ * Bits of listener_policy.may.
+ */
+/* The XDP front refuses its SYNs. */
+#define WEIR_MAY_REFUSE_AT_XDP 1
+/* There is a text in its RSTs. */
+#define WEIR_MAY_EXPLAIN 2
+/* SYNs of steady sources are let in where others are refused (lib/steady.h). */
+#define WEIR_MAY_SPARE_STEADY 4
+/* BPF SYN cookies work in its network namespace (kernel 6.9, tcp_syncookies >= 1). */
+#define WEIR_MAY_SEND_COOKIES 8
+/* Of its network namespace: tcp_window_scaling, tcp_sack, tcp_timestamps. */
+#define WEIR_MAY_SCALE_WINDOWS 16
+#define WEIR_MAY_SACK 32
+#define WEIR_MAY_STAMP 64
+/* It refuses SYNs while its server has more requests than it answers in time (struct residence_gate). */
+#define WEIR_MAY_REFUSE_FOR_RESIDENCE 128
+
 /* What one listener is to do. Written by user space, read-only in BPF. */
 struct listener_policy {
 	__u64 target_wait_ns;	/* admit = wait: 1 ms .. 10 s */
 	__u64 interval_ns;	/* how long the wait must stand over the target before it refuses */
 	__u16 overbook_1024;	/* overbook in 1/1024 of the backlog, 0 .. 16 * 1024 */
-	__u16 least_length;	/* admit = wait refuses from so many waiting connections on; 0: the wait alone decides */
-	__u8 counters;		/* index of its counters, 0 .. WEIR_MAX_LISTENERS - 1 */
-	__u8 steady;		/* 1: SYNs of steady sources are let in where others are refused (lib/steady.h) */
+	__u16 least_length;	/* admit = wait refuses from so many waiting connections on; 0: as few as keep the server busy */
+	__u16 counters;		/* index of its counters: below WEIR_MAX_LISTENERS in weir's own namespace, from there on in others */
+	__u16 owner;		/* by which rules of classes know it; 0: no rule names it */
 	__u8 establish;		/* enum establish */
 	__u8 reject_syn;	/* enum reject */
 	__u8 admit;		/* enum admit */
 	__u8 half_close;	/* enum half_close */
 	__u8 observe;		/* 1: count only */
-	__u8 reason;		/* 1: put a text into the RST */
+	__u8 may;		/* WEIR_MAY_ bits */
 	__u8 draining;		/* 1: being taken off: admit all, cookies already sent stay valid */
-	__u8 interfaces;	/* used entries of ifindex; 0: every interface */
-	__u8 front_xdp;		/* 1: the XDP front refuses its SYNs */
 	__u8 classes;		/* 0: no class is of it; else 1 + the copy of the class tables in force */
-	__u32 ifindex[WEIR_MAX_INTERFACES];
+	__u32 ifindex[WEIR_MAX_INTERFACES]; /* its interfaces, then 0; all 0: every interface */
 };
 _Static_assert(sizeof(struct listener_policy) == 64, "one cache line");
-_Static_assert(WEIR_MAX_LISTENERS <= 256, "counters is one byte");
+_Static_assert(WEIR_MAX_LISTENERS + WEIR_MOST_LISTENERS < 65536, "counters and owner have two bytes");
 
 /*
  * Which listener guards a port: 0 none, else 1 + index into listeners.
@@ -120,7 +144,7 @@ struct port_entry {
 	__u16 any4;		/* listener on 0.0.0.0 (or on all addresses) */
 	__u16 any6;		/* listener on :: (or on all addresses) */
 	__u16 exact;		/* 1: the exact-address table has entries for this port */
-	__u16 pad;
+	__u16 elsewhere;	/* 1: a listener of another network namespace is on this port */
 };
 _Static_assert(sizeof(struct port_entry) == 8, "one load");
 
@@ -128,22 +152,45 @@ _Static_assert(sizeof(struct port_entry) == 8, "one load");
 struct exact_entry {
 	__u32 addr[4];		/* big endian */
 	__u16 port;		/* big endian */
-	__u16 listener;		/* 1 + index into listeners */
+	__u16 listener;		/* 1 + index into listeners; above WEIR_MAX_LISTENERS: none, and the packet passes */
 };
 _Static_assert(sizeof(struct exact_entry) == 20, "packed by its fields");
 
-/* The whole policy of a namespace. Two of them exist; `active` says which one is in force. */
+/* The whole policy of weir's own namespace. Two of them exist; `active` says which one is in force. */
 struct policy {
 	struct port_entry ports[65536];	/* index: destination port as it stands in the packet (big endian) */
 	struct listener_policy listeners[WEIR_MAX_LISTENERS];
 	struct exact_entry exact[WEIR_EXACT_SLOTS];
 	__u32 exact_seed;
-	__u8 cookies;		/* 1: BPF SYN cookies work here (kernel 6.9, tcp_syncookies >= 1) */
-	__u8 tcp_wscale;	/* the namespace's tcp_window_scaling, tcp_sack, tcp_timestamps */
-	__u8 tcp_sack;
-	__u8 tcp_tstamp;
 	__u32 generation;	/* number of this policy, counted by user space */
 };
+
+/* Where a listener of another namespace is; on every address it is on 0.0.0.0 (IPv4 as ::ffff:a.b.c.d) or ::. */
+struct listen_place {
+	__u32 addr[4];		/* big endian */
+	__u16 port;		/* big endian */
+	__u16 pad;
+};
+_Static_assert(sizeof(struct listen_place) == 20, "a hash key has no holes");
+
+/* What holds there. */
+struct place_policy {
+	struct listener_policy listener;
+	__u32 guarded;		/* 0: there is no listener here */
+	__u32 exact;		/* of a place on every address. 1: there are places on one address and this port */
+};
+_Static_assert(sizeof(struct place_policy) == 72, "no holes");
+
+/* What a listener whose server queues inside lets in until user space looks again (lib/gate.h). Written by it. */
+struct residence_gate {
+	__u64 until_ns;		/* in force until then, CLOCK_MONOTONIC; 0: it is not */
+	__u64 since_ns;		/* when user space looked */
+	__s64 room;		/* so many could come then; below 0, so many were to be answered first */
+	__u64 rate;		/* and one more for each answer: so many in 2^40 ns, below 2^31 */
+	__u64 burst;		/* at most so many at once */
+	__s64 taken;		/* let in since; atomic */
+};
+_Static_assert(sizeof(struct residence_gate) == 48, "no holes");
 
 /* What a class has used and met, by slot; user space zeroes it before the slot is given to a class. */
 struct class_state {
@@ -152,6 +199,13 @@ struct class_state {
 	struct guard_counters counters;	/* atomic */
 };
 _Static_assert(sizeof(struct class_state) == 16 + 8 * VERDICT_COUNT, "no holes");
+
+/*
+ * What a listening socket has that keeps packets of some from it, and that no other socket on its address has: the
+ * numbers of bits. PROGRAM: SO_ATTACH_FILTER or SO_ATTACH_BPF. MD5, AO: keys of TCP-MD5 and TCP-AO. CGROUP: other
+ * programs see its packets than those of sockets of weir's.
+ */
+enum own_filter { OWN_FILTER_PROGRAM, OWN_FILTER_MD5, OWN_FILTER_AO, OWN_FILTER_CGROUP };
 
 /* One listening socket, as list_listeners reports it and look_again renews it. */
 struct listen_record {
@@ -166,15 +220,19 @@ struct listen_record {
 	__u32 queue_length;	/* connections waiting for accept() */
 	__u32 queue_limit;	/* the backlog in force (min of listen() and somaxconn) */
 	__u32 half_open;	/* handshakes under way */
-	__u32 pad2;
+	__u32 kept_length;	/* so many may wait where one service takes longer than the target; 0: not known */
+	__u32 own_filters;	/* bits by enum own_filter */
+	__u32 pad;
 	__u64 wait_ns;		/* the guard's estimate of the wait in the queue; 0: not known */
+	__u64 service_ns;	/* and of the time between accepts of the busy server; 0: not known */
 	__u64 socket;		/* its kernel address */
 	__u64 inode;		/* by which /proc/PID/fd names it */
 };
-_Static_assert(sizeof(struct listen_record) == 64, "no holes");
+_Static_assert(sizeof(struct listen_record) == 80, "no holes");
 
 /* Argument of look_again. */
 struct look_again {
+	__u64 netns;		/* in: cookie of the network namespace that these sockets are in */
 	__u32 known;		/* in: entries of known_sockets to renew */
 	__u32 gone;		/* out: how many of them listen no more */
 	__u32 taken;		/* out: entries of queues[] that sockets have taken, ever; wraps */

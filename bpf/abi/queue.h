@@ -27,7 +27,8 @@ struct parking_server {
 	__u32 length;		/* connections that wait for accept() in it, as of queue_look */
 	__u32 limit;		/* its backlog */
 	__u32 half_open;
-	__u16 listening;	/* 1: it does */
+	__u8 listening;		/* 1: it does */
+	__u8 own_filters;	/* bits by enum own_filter, as of queue_look with `sweep` */
 	__u16 lent;		/* 1: SO_REUSEPORT is weir's, and is to be taken off again */
 };
 

@@ -31,7 +31,7 @@ struct shape_params {
 };
 _Static_assert(sizeof(struct shape_params) == 56, "no holes");
 
-/* What follows is of the qdisc; the models are weir_core::aqm::codel, flows and spa. Times in ns, lengths in bytes. */
+/* What follows is of the qdisc; the models are weir_models::aqm::codel, flows and spa. Times in ns, lengths in bytes. */
 
 /* No place, no flow. */
 #define WEIR_SPA_NONE 0xffffffff

@@ -18,13 +18,18 @@
 #define WEIR_TIMEWAIT_ASKED 255
 /* Records of closed connections at a time. Without a free one, the server keeps its TIME-WAIT */
 #define WEIR_MAX_TIMEWAIT_RECORDS 262144
-/* Of them, for whose FIN no socket was found, between two looks of user space: anybody can send such FINs */
-#define WEIR_MAX_TIMEWAIT_ANSWERED 256
+/* FINs without a socket that get a RST after them, between two looks of user space: anybody can send such */
+#define WEIR_MAX_TIMEWAIT_HANDED_ON 256
 /* Kernel memory of one record, in bytes: 48 of the hash table, key and value, and what the allocator rounds up */
 #define WEIR_TIMEWAIT_RECORD_BYTES 128
 
 /* Closes by negotiation that are under way at the end that is to forget, at a time. Without a free entry it remembers */
 #define WEIR_MAX_TIMEWAIT_ENDINGS 65536
+/* Of them, about, that wait for a later segment, which may never come: the rest is for those that end at once */
+#define WEIR_MAX_TIMEWAIT_AWAITED 32768
+
+/* Marks of FINs that ended connections here, of 8 bytes. A later one takes the place of an older one */
+#define WEIR_TIMEWAIT_MARKS 32768
 
 /* Sockets that got a RST in place of a FIN not long ago, at a time. Without a free entry they get the FIN, and a RST after it */
 #define WEIR_MAX_TIMEWAIT_RESETS 1024
@@ -106,7 +111,8 @@ struct timewait_record {
 	__u32 rcv_nxt;		/* the next one of the other end */
 	__u16 rule;		/* index of its rule */
 	__u8 stamped;		/* 1: the connection had timestamps */
-	__u8 pad[5];
+	__u8 put_off;		/* 1: a SYN was put off for it */
+	__u8 pad[4];
 };
 _Static_assert(sizeof(struct timewait_record) == 32, "no holes");
 
@@ -114,9 +120,8 @@ _Static_assert(sizeof(struct timewait_record) == 32, "no holes");
 struct timewait_ending {
 	__u64 since_ns;		/* CLOCK_MONOTONIC */
 	__u16 rule;		/* index of its rule */
-	__u8 answered;		/* 1: the other end's FIN was acknowledged, and no socket has had it */
-	__u8 counted;		/* 1: it is among those avoided already */
-	__u8 pad[4];
+	__u8 answered;		/* 1: the other end's FIN was acknowledged here, and is counted; no socket has had it */
+	__u8 pad[5];
 };
 _Static_assert(sizeof(struct timewait_ending) == 16, "no holes");
 
@@ -137,7 +142,7 @@ struct timewait_counters {
 	__u64 held_by_peer;	/* connections whose TIME-WAIT the other end holds by agreement */
 	__u64 reused;		/* records that gave way to a new connection, by its sequence numbers or timestamps */
 	__u64 refused;		/* SYN/ACKs that were turned away because of a record, or of a holder that is not agreed to */
-	__u64 fallback;		/* connections without agreement, or that had no free record: as without weir */
+	__u64 fallback;		/* connections without agreement, or for which a table had no room: as without weir */
 };
 
 #endif

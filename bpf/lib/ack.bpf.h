@@ -52,6 +52,28 @@ static __always_inline void note_refused_ack(struct listen_state *state, const s
 	sample(state, listener, arrival);
 }
 
+/*
+ * Whether tc filters stand behind weir on this device. One may redirect the packet to where it waits, as into an ifb. The
+ * request that a cookie becomes does not hold its listener: that is there for as long as the packet goes on at once.
+ * User space looks for them each second, and then no cookie comes this far.
+ */
+static __always_inline bool has_filters_behind(struct __sk_buff *skb)
+{
+	struct sk_buff *buffer = bpf_cast_to_kern_ctx(skb);
+	const struct bpf_mprog_entry *entry = buffer->dev->tcx_ingress;
+	const struct tcx_entry *tcx;
+	const void *bundle;
+
+	if (!entry)
+		return false;
+	bundle = entry->parent;
+	if (!bundle)
+		return false;
+	tcx = bpf_rdonly_cast(bundle - bpf_core_field_offset(struct tcx_entry, bundle),
+			      bpf_core_type_id_kernel(struct tcx_entry));
+	return tcx->miniq;
+}
+
 /* Has the kernel make the connection from this ACK. The caller's claim is settled one way or the other. */
 static __always_inline int accept_cookie(struct __sk_buff *skb, const struct listener_policy *listener,
 					 const struct arrival *arrival, struct cookie_ack *cookie,
@@ -61,12 +83,12 @@ static __always_inline int accept_cookie(struct __sk_buff *skb, const struct lis
 
 	ack_timestamps(skb, &arrival->packet, &cookie->options);
 	cookie_attrs(&attrs, &cookie->options);
-	if (bpf_sk_assign_tcp_reqsk(skb, (struct sock *)tp, &attrs, sizeof(attrs))) {
+	if (has_filters_behind(skb) || bpf_sk_assign_tcp_reqsk(skb, (struct sock *)tp, &attrs, sizeof(attrs))) {
 		claim_cancel(state);
 		count_for(listener, arrival->class, VERDICT_cookie_failed);
 		return PASS;
 	}
-	claim_commit(state, &arrival->tuple, arrival->packet.v6, arrival->now);
+	claim_commit_here(state, arrival);
 	no_handshake_under_way(state);
 	settle(accepted, cookie);
 	count_for(listener, arrival->class, VERDICT_cookie_accepted);
@@ -79,9 +101,7 @@ __noinline int judge_cookie_ack(struct __sk_buff *skb, const struct listener_pol
 {
 	if (!listener || !state || !arrival)
 		return VERDICT_cookie_failed;
-	front_reached_tc(state, listener, arrival->now);
-	claim_begin(state);
-	view_queue(skb, state, listener, arrival, 1);
+	view_queue(skb, state, listener, arrival, claim_begin(state), 1);
 	arrival->verdict = cookie_ack_verdict(listener, &arrival->queue,
 					      waits_too_long(state, listener, &arrival->queue, arrival->now));
 	if (arrival->verdict != VERDICT_cookie_accepted) {
@@ -99,7 +119,7 @@ static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct lis
 	struct cookie_ack cookie = cookie_answered(seq, ack);
 
 	arrival->class = class_for(listener, arrival);
-	if (!cookie_valid(arrival, &cookie)) {
+	if (!cookie_valid(listener, arrival, &cookie)) {
 		count_for(listener, arrival->class, VERDICT_cookie_invalid);
 		return PASS;
 	}
@@ -125,7 +145,10 @@ static __always_inline bool request_ended_by(struct bpf_sock *sk, u32 seq, u32 a
 	return seq == request->rcv_isn + 1 && ack == request->snt_isn + 1;
 }
 
-/* The final ACK of a handshake that the kernel holds: abort, and reserv with overbooking. Releases sk. */
+/*
+ * The final ACK of a handshake that the kernel holds: abort, and reserv with overbooking. That of a new path of an MPTCP
+ * connection is left to the kernel: the client repeats it when it is dropped. Releases sk.
+ */
 static __always_inline int on_request_ack(struct __sk_buff *skb, const struct listener_policy *listener,
 					  struct arrival *arrival, struct bpf_sock *sk)
 {
@@ -135,17 +158,18 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
 	bool ends_handshake;
 	u32 ack = 0, seq;
 
-	arrival->socket = (u64)tp;
-	state = tp ? queue_state(&arrival->socket, arrival->now) : NULL;
-	if (!state || listener->establish == ESTABLISH_DEFAULT || listener->draining) {
+	if (!tp || listener->establish == ESTABLISH_DEFAULT || listener->draining) {
 		bpf_sk_release(sk);
 		return PASS;
 	}
+	arrival->mptcp = is_mptcp(tp);
 	queue_read(tp, &arrival->queue);
+	/* Only where it decides: nothing else here needs a slot. */
+	state = kernel_full(&arrival->queue) ? queue_state_of(tp, arrival->now) : NULL;
 	seq = seq_of_skb(skb, &arrival->packet, &ack);
 	ends_handshake = request_ended_by(sk, seq, ack);
 	bpf_sk_release(sk);
-	if (!kernel_full(&arrival->queue) || !ends_handshake)
+	if (!state || !ends_handshake || (arrival->mptcp && adds_path_skb(skb, arrival)))
 		return PASS;
 	arrival->class = class_for(listener, arrival);
 	arrival->verdict = VERDICT_ack_reset_full;
@@ -156,19 +180,44 @@ static __always_inline int on_request_ack(struct __sk_buff *skb, const struct li
 }
 
 /*
+ * Whether the kernel says that the ACK brings one of its own SYN cookies back. A kernel that has none is not asked, and
+ * one whose IPv6 is a module cannot say so of that. Global: it is rare, and beside the deepest way.
+ */
+__noinline int brings_kernel_cookie(struct __sk_buff *skb, const struct packet *packet)
+{
+	void *network = skb_start(skb) + link_header, *data_end = skb_end(skb);
+	struct ipv4 *ip4 = network;
+	struct ipv6 *ip6 = network;
+	struct tcp *tcp;
+
+	if (!packet || !kernel_cookies)
+		return false;
+	tcp = packet->v6 ? (void *)(ip6 + 1) : (void *)(ip4 + 1);
+	if ((void *)(tcp + 1) > data_end)
+		return false;
+	if (packet->v6)
+		return !bpf_tcp_raw_check_syncookie_ipv6((void *)ip6, (void *)tcp);
+	return !bpf_tcp_raw_check_syncookie_ipv4((void *)ip4, (void *)tcp);
+}
+
+/*
  * Where cookies are the kernel's: an ACK for which only the listener was found,
  * while its queue is full. If it ends the handshake of a kernel's cookie, the
- * kernel would drop it; if not, the kernel would reset it too. Releases sk.
- * Returns PASS or REFUSE.
+ * kernel would drop it. Any other is left to the kernel, for it may belong to a
+ * connection that is not found here: one that DNAT moves to another port, which
+ * happens behind weir, or one whose socket another CPU is just putting in the place
+ * of its request, or of itself in TIME-WAIT. Releases sk. Returns PASS or REFUSE.
  */
-static __always_inline int on_listener_ack(const struct listener_policy *listener, struct arrival *arrival,
-					   struct bpf_sock *sk)
+static __always_inline int on_listener_ack(struct __sk_buff *skb, const struct listener_policy *listener,
+					   struct arrival *arrival, struct bpf_sock *sk)
 {
 	const struct tcp_sock *tp = listener_read(sk);
 	bool full = listener_length(tp) > listener_limit(tp);
 
+	arrival->mptcp = is_mptcp(tp);
 	bpf_sk_release(sk);
-	if (!full || listener->draining)
+	if (!full || listener->draining || is_steered(&arrival->socket) || (arrival->mptcp && adds_path_skb(skb, arrival)) ||
+	    !brings_kernel_cookie(skb, &arrival->packet))
 		return PASS;
 	arrival->verdict = VERDICT_ack_reset_full;
 	count_for(listener, class_for(listener, arrival), arrival->verdict);
@@ -190,8 +239,8 @@ static __always_inline int decide_ack(struct __sk_buff *skb, const struct listen
 		return on_request_ack(skb, listener, arrival, sk);
 	arrival->socket = (u64)sk;
 	if (sk->state == TCP_LISTEN && (listener->establish == ESTABLISH_ABORT ||
-					(reserves(listener) && !cookie_possible(arrival))))
-		return on_listener_ack(listener, arrival, sk);
+					(reserves(listener) && !cookie_possible(listener, arrival))))
+		return on_listener_ack(skb, listener, arrival, sk);
 	tp = sk->state == TCP_LISTEN && reserves(listener) && !listener->observe ? bpf_skc_to_tcp_sock(sk) : NULL;
 	state = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state_of(tp, arrival->now) : NULL;
 	action = state ? on_cookie_ack(skb, listener, arrival, state, tp) : PASS;
@@ -210,7 +259,8 @@ __noinline int on_ack(struct __sk_buff *skb, const struct listener_policy *liste
 		return PASS;
 	arrival->now = clock_ns();
 	/* A damaged or misdirected packet must not end a handshake. */
-	if (ack_watch_over(arrival->now) || !tuple_of_skb(skb, arrival) || !answerable_skb(skb, arrival) ||
+	if (acks_watch_over(arrival->now) || !tuple_of_skb(skb, arrival) || !answerable_skb(skb, arrival) ||
+	    came_by_ipsec(skb) ||
 	    !destination_of(skb, false, CTX_LOAD(skb, ifindex), arrival))
 		return PASS;
 	action = decide_ack(skb, listener, arrival);

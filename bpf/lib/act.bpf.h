@@ -29,6 +29,7 @@ static const char reason_wait[REASON_LEN + 1] = "server overloaded: queue is slo
 static const char reason_fin[REASON_LEN + 1] = "half-closed connections: refused";
 static const char reason_rate[REASON_LEN + 1] = "too many connections: over rate.";
 static const char reason_held[REASON_LEN + 1] = "server overloaded: class is held";
+static const char reason_residence[REASON_LEN + 1] = "server overloaded: requests wait";
 
 static __always_inline const char *reason_for(enum verdict v)
 {
@@ -42,6 +43,8 @@ static __always_inline const char *reason_for(enum verdict v)
 		return reason_rate;
 	case VERDICT_syn_reset_held:
 		return reason_held;
+	case VERDICT_syn_reset_residence:
+		return reason_residence;
 	default:
 		return reason_full;
 	}
@@ -54,7 +57,7 @@ static __always_inline void rst(struct answer *answer, const struct listener_pol
 	answer->ack = 0;
 	answer->flags = FLAG_RST;
 	answer->header_len = sizeof(struct tcp);
-	answer->reason_len = listener->reason ? REASON_LEN : 0;
+	answer->reason_len = listener->may & WEIR_MAY_EXPLAIN ? REASON_LEN : 0;
 }
 
 static __always_inline u32 answer_len(const struct packet *packet, u32 l3, const struct answer *answer)
@@ -112,6 +115,22 @@ __noinline int answer_xdp(struct xdp_md *xdp, const struct packet *packet, const
 	return XDP_TX;
 }
 
+/* What a device has summed up of a packet (CHECKSUM_COMPLETE) becomes the sum of headers without options. Global. */
+__noinline int sum_headers(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct sk_buff *buffer = bpf_cast_to_kern_ctx(skb);
+	void *l3 = skb_start(skb) + link_header;
+	const u32 v4 = sizeof(struct ipv4) + sizeof(struct tcp), v6 = sizeof(struct ipv6) + sizeof(struct tcp);
+
+	if (!packet || checksum_state(skb) != CHECKSUM_COMPLETE)
+		return 0;
+	if (packet->v6 && l3 + v6 <= skb_end(skb))
+		bpf_csum_update(skb, bpf_csum_diff(NULL, 0, l3, v6, ~buffer->csum));
+	else if (l3 + v4 <= skb_end(skb))
+		bpf_csum_update(skb, bpf_csum_diff(NULL, 0, l3, v4, ~buffer->csum));
+	return 0;
+}
+
 /*
  * Ends a connection that both sides know: a RST to the client, and the packet
  * itself becomes the client's RST to the server. seq and ack as they stand in
@@ -130,27 +149,15 @@ static __always_inline int reset_both(struct __sk_buff *skb, const struct packet
 	answer.reason_len = 0;
 	if (answer_skb(skb, packet, &answer, v))
 		return TC_DROP;
+	sum_headers(skb, packet);
 	return PASS;
 }
 
-/*
- * Whether a refusal is to be sampled. `own` is when its queue or class last had a sample of its own: so a flood at one
- * does not take the samples of another. Below 1000 refusals a second each is sampled, whichever CPUs refuse at once.
- * Global, as class_of().
- */
-__noinline int sample_due(u64 *own, u64 now)
+/* Takes one of the samples that all queues and classes share, if one is due. Global, as class_of(). */
+__noinline int shared_sample_due(u64 now)
 {
 	u32 i;
 
-	if (!own)
-		return 0;
-	if (now - *own >= EVENT_EVERY_NS) {
-		*own = now;
-		return 1;
-	}
-	/* Most refusals of a flood end here: a loop costs 18 ns, also one that is left at once. */
-	if (*(volatile u64 *)&sample_next_ns > now)
-		return 0;
 	/* A CPU that is faster has this one, and there may be another. */
 	bpf_for(i, 0, EVENT_TRIES) {
 		u64 due = *(volatile u64 *)&sample_next_ns;
@@ -162,6 +169,20 @@ __noinline int sample_due(u64 *own, u64 now)
 			return 1;
 	}
 	return 0;
+}
+
+/*
+ * Whether a refusal is to be sampled. `own` is when its queue or class last had a sample of its own: so a flood at one
+ * does not take the samples of another. Below 1000 refusals a second each is sampled, whichever CPUs refuse at once.
+ */
+static __always_inline bool sample_due(u64 *own, u64 now)
+{
+	if (now - *own >= EVENT_EVERY_NS) {
+		*own = now;
+		return true;
+	}
+	/* Most refusals of a flood end here: a loop costs 18 ns, also one that is left at once, and the call is saved. */
+	return *(volatile u64 *)&sample_next_ns <= now && shared_sample_due(now);
 }
 
 /* Fills an event in; the caller has seen to it that there are few. NULL: the ring is full. */
@@ -206,7 +227,7 @@ static __always_inline void sample(struct listen_state *state, const struct list
 	event->queue_length = arrival->queue.length;
 	event->queue_limit = arrival->queue.limit;
 	event->half_open = arrival->queue.half_open;
-	event->wait_us = wait_now(&state->wait, arrival->queue.length) / 1000;
+	event->wait_us = wait_now(&state->wait, arrival->now, arrival->queue.length) / 1000;
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 

@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
 /*
  * admit.h - is there room for one more connection, and what follows if not?
- * Pure: state and time are arguments. weir-core's `admit` and `wait` modules
+ * Pure: state and time are arguments. weir-models' `admit` and `wait` modules
  * are the same decisions in Rust; a property test holds them equal.
  *
  * Room (SB06, Section III-B1, reserv): every SYN that is answered holds a
  * place in the listen queue until accept(), an error or a time-out. The
  * kernel counts waiting connections (length) and half-open ones; SYNs that
- * were let in but not yet counted are claims (ledger.bpf.h).
+ * were let in but not yet counted are claims (ledger.h).
  *
- * Wait (CoDel's idea, RFC 8289, on the listen queue): a burst may fill the
- * queue; only a queue that stands is refused. The wait is length times the
- * measured time between accepts. It stands when it was over the target for a
- * whole interval without draining by an eighth from its highest mark; while
- * it stands, a SYN is refused whenever the wait is over the target; it ends
- * when the wait was under the target for an interval. A queue shorter than
- * least_length is under the target, however slow the server is.
+ * Wait: wait.h.
  *
  * Stall: a SYN flood's handshakes never end, those of clients do within a round
  * trip. Handshakes stall while they hold half of the places and fewer than a
@@ -28,150 +22,7 @@
 #include "abi/guard.h"
 #include "lib/bucket.h"
 #include "lib/types.h"
-
-/* A listening socket's queue as the guard sees it when it decides. */
-struct queue_view {
-	u32 length;	/* connections waiting for accept() */
-	u32 limit;	/* backlog in force */
-	u32 half_open;	/* handshakes that the kernel counts */
-	u32 young;	/* of those, the ones whose SYN/ACK was not retransmitted yet: under about 1 s old */
-	u32 claims;	/* SYNs let in that the kernel does not count yet */
-	u32 stalled;	/* 1: its handshakes stall (struct stall_state) */
-};
-
-/*
- * How often the estimator looks at most, and the least and most that one
- * sample spans. The clock goes in ticks of 1 to 10 ms.
- */
-#define WAIT_STEP_NS 1000000ULL
-#define WAIT_SAMPLE_MIN_NS 10000000ULL
-#define WAIT_SAMPLE_MAX_NS 100000000ULL
-#define WAIT_SAMPLE_ACCEPTS 16
-/* A service time above this is a stopped server; keeps length * service below 2^64. */
-#define WAIT_SERVICE_MAX_NS 10000000000ULL
-
-struct wait_state {
-	u64 looked_ns;		/* last look, 0: never */
-	u64 sample_ns;		/* the running sample began */
-	u64 service_ns;		/* time between accepts of a busy server; 0: not known yet */
-	u64 above_ns;		/* since when the wait is over the target; 0: it is not */
-	u64 last_above_ns;	/* when it was last seen over the target */
-	u32 sample_admitted;	/* `admitted` then */
-	u32 sample_used;	/* length + half_open then */
-	u32 high_mark;		/* longest queue since above_ns */
-	u32 standing;		/* 1: refuse while over the target */
-	u32 busy;		/* 1: no look of the running sample saw an empty queue */
-	u32 pad;
-};
-
-static __always_inline u64 wait_now(const struct wait_state *wait, u32 length)
-{
-	return length * wait->service_ns;
-}
-
-/* Whether a queue of this length is over the target. */
-static __always_inline bool wait_over(const struct wait_state *wait, u32 length,
-				      const struct listener_policy *listener)
-{
-	return length >= listener->least_length && wait_now(wait, length) >= listener->target_wait_ns;
-}
-
-static __always_inline void wait_restart_sample(struct wait_state *wait, u64 now, u32 admitted, u32 used, u32 length)
-{
-	wait->sample_ns = now;
-	wait->sample_admitted = admitted;
-	wait->sample_used = used;
-	wait->busy = length > 0;
-}
-
-/*
- * Connections that left the queue in the running sample: those that came in
- * and are no longer in it. A half-open connection that expired counts as one
- * too: rare, and it only shortens the estimate.
- */
-static __always_inline void wait_measure(struct wait_state *wait, u64 now, u32 admitted, u32 used, u32 length)
-{
-	u64 elapsed = now - wait->sample_ns, sample;
-	s32 left = admitted - wait->sample_admitted - (used - wait->sample_used);
-
-	if (!length)
-		wait->busy = 0;
-	if (left < 0)
-		left = 0;
-	if (elapsed < WAIT_SAMPLE_MAX_NS && (elapsed < WAIT_SAMPLE_MIN_NS || left < WAIT_SAMPLE_ACCEPTS))
-		return;
-	/*
-	 * An idle server's accepts follow the arrivals: they only say that it is
-	 * no slower. Without that, what was learnt while it stood still would stay.
-	 */
-	sample = elapsed / (left ? (u32)left : 1);
-	if (sample > WAIT_SERVICE_MAX_NS)
-		sample = WAIT_SERVICE_MAX_NS;
-	if (!wait->busy)
-		wait->service_ns = sample < wait->service_ns ? sample : wait->service_ns;
-	else
-		wait->service_ns = wait->service_ns ? (3 * wait->service_ns + sample) / 4 : sample;
-	wait_restart_sample(wait, now, admitted, used, length);
-}
-
-static __always_inline void wait_judge(struct wait_state *wait, u64 now, u32 length,
-				       const struct listener_policy *listener)
-{
-	if (wait->above_ns && now - wait->last_above_ns >= listener->interval_ns) {
-		wait->standing = 0;
-		wait->above_ns = 0;
-	}
-	if (!wait_over(wait, length, listener)) {
-		if (!wait->standing)
-			wait->above_ns = 0;
-		return;
-	}
-	wait->last_above_ns = now;
-	if (!wait->above_ns) {
-		wait->above_ns = now;
-		wait->high_mark = length;
-	} else if (length > wait->high_mark) {
-		wait->high_mark = length;
-	} else if (!wait->standing && length < wait->high_mark - wait->high_mark / 8) {
-		wait->above_ns = now;
-		wait->high_mark = length;
-	}
-	if (now - wait->above_ns >= listener->interval_ns)
-		wait->standing = 1;
-}
-
-/*
- * One look at the queue. admitted: connections let in, ever; it wraps. Call with
- * exclusive access to *wait, at most every WAIT_STEP_NS.
- */
-static __always_inline void wait_look(struct wait_state *wait, u64 now, const struct queue_view *queue, u32 admitted,
-				      const struct listener_policy *listener)
-{
-	u32 used = queue->length + queue->half_open;
-
-	/* After a silence longer than a sample nothing is known about the time between. */
-	if (!wait->looked_ns || now - wait->looked_ns >= WAIT_SAMPLE_MAX_NS)
-		wait_restart_sample(wait, now, admitted, used, queue->length);
-	else
-		wait_measure(wait, now, admitted, used, queue->length);
-	wait->looked_ns = now;
-	wait_judge(wait, now, queue->length, listener);
-}
-
-/*
- * Whether a new connection is refused for the wait before it. A refusal says
- * that the wait is over the target: held there, the queue may be below it at
- * every look.
- */
-static __always_inline bool wait_refuses(struct wait_state *wait, u64 now, u32 length,
-					 const struct listener_policy *listener)
-{
-	if (!wait->standing || !wait_over(wait, length, listener))
-		return false;
-	if (wait->last_above_ns != now)
-		wait->last_above_ns = now;
-	return true;
-}
+#include "lib/wait.h"
 
 /* Places that may be promised: the backlog and its overbooking; listen(fd, 0) still holds one. */
 static __always_inline u32 places(const struct listener_policy *listener, u32 limit)
@@ -207,6 +58,12 @@ static __always_inline bool kernel_full(const struct queue_view *queue)
 	return queue->length > queue->limit;
 }
 
+/* The accept queue alone leaves no place, neither to a SYN nor to the ACK of a cookie. */
+static __always_inline bool is_filled(const struct queue_view *queue)
+{
+	return queue->length >= (queue->limit ? queue->limit : 1);
+}
+
 static __always_inline u32 half_of_places(const struct listener_policy *listener, const struct queue_view *queue)
 {
 	u32 half = places(listener, queue->limit) / 2;
@@ -225,10 +82,22 @@ static __always_inline bool place_for_cookie(const struct listener_policy *liste
 {
 	u32 taken = queue->length + queue->claims;
 
-	if (queue->length >= (queue->limit ? queue->limit : 1))
+	if (is_filled(queue))
 		return false;
 	return taken + queue->young < places(listener, queue->limit) ||
 	       (queue->stalled && taken < half_of_places(listener, queue));
+}
+
+/*
+ * The same before the SYN/ACK of the cookie: claims are handshakes too, of which the kernel may take none, and while these
+ * stall, or in a flood of such, they are not held against a client either. Its final ACK goes by the rule above.
+ */
+static __always_inline bool place_for_later(const struct listener_policy *listener, const struct queue_view *queue,
+					    bool flooded)
+{
+	return place_for_cookie(listener, queue) ||
+	       ((queue->stalled || flooded) && queue->length < half_of_places(listener, queue) &&
+		queue->length < queue->limit);
 }
 
 /*
@@ -268,7 +137,8 @@ static __always_inline void stall_look(struct stall_state *stall, u64 now, const
 		stall->stalled = 0;
 		return;
 	}
-	if (stall->since_ns && now - stall->since_ns < STALL_NS)
+	/* Signed: as of wait_look(). */
+	if (stall->since_ns && (s64)(now - stall->since_ns) < (s64)STALL_NS)
 		return;
 	if (stall->since_ns)
 		stall->stalled = (s32)(ended - stall->ended) < (s32)(quarter ? quarter : 1);
@@ -290,7 +160,7 @@ static __always_inline bool reserves(const struct listener_policy *listener)
 /*
  * The verdict on a new SYN. waiting: wait_refuses() said so. cookies: a
  * cookie can be sent (kernel and listener allow it). flooded: half-open
- * connections that never came held the places within the last FLOOD_NS.
+ * connections that never came, or claims of none, held the places within the last FLOOD_NS.
  * Where weir can send no cookie the kernel does, once its SYN queue is full
  * (tcp_syncookies = 1).
  */
@@ -308,11 +178,11 @@ static __always_inline enum verdict syn_verdict(const struct listener_policy *li
 	    (full || waiting || half_reserved(listener, queue)))
 		return VERDICT_cookie_sent;
 	if (listener->establish == ESTABLISH_RESERV && cookies && !waiting &&
-	    (full || (flooded && half_reserved(listener, queue))) && place_for_cookie(listener, queue))
+	    (full || (flooded && half_reserved(listener, queue))) && place_for_later(listener, queue, flooded))
 		return VERDICT_cookie_sent_flood;
 	if (!full && !waiting)
 		return VERDICT_syn_admitted;
-	if (reserves(listener) && !cookies && !waiting && place_for_cookie(listener, queue))
+	if (reserves(listener) && !cookies && !waiting && place_for_later(listener, queue, flooded))
 		return VERDICT_syn_left_flood;
 	if (listener->reject_syn == REJECT_RST)
 		return full ? VERDICT_syn_reset_full : VERDICT_syn_reset_wait;
@@ -347,7 +217,8 @@ static __always_inline enum verdict time_wait_verdict(const struct listener_poli
 static __always_inline bool turns_away(enum verdict v)
 {
 	return v == VERDICT_syn_reset_full || v == VERDICT_syn_reset_wait || v == VERDICT_syn_dropped_full ||
-	       v == VERDICT_syn_dropped_wait || v == VERDICT_cookie_sent;
+	       v == VERDICT_syn_dropped_wait || v == VERDICT_syn_reset_residence || v == VERDICT_syn_dropped_residence ||
+	       v == VERDICT_cookie_sent;
 }
 
 /*
@@ -371,7 +242,7 @@ static __always_inline bool steady_place(const struct listener_policy *listener,
 
 static __always_inline struct bucket_limit steady_limit(const struct wait_state *wait)
 {
-	u64 interval = (wait->service_ns * STEADY_SHARE) << BUCKET_SHIFT;
+	u64 interval = (wait_service(wait) * STEADY_SHARE) << BUCKET_SHIFT;
 
 	return (struct bucket_limit){ .interval = interval, .tolerance = (STEADY_BURST - 1) * interval };
 }

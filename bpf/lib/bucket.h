@@ -55,4 +55,12 @@ static __always_inline bool bucket_take(u64 *next, u64 now_ns, const struct buck
 	return true;
 }
 
+/* Whether a connection might come in at now_ns. It takes no token. */
+static __always_inline bool bucket_has(const u64 *next, u64 now_ns, const struct bucket_limit *limit)
+{
+	u64 now = now_ns << BUCKET_SHIFT, due = *(const volatile u64 *)next, ahead = due > now ? due - now : 0;
+
+	return ahead <= limit->tolerance || ahead - limit->tolerance > limit->interval + BUCKET_STALE;
+}
+
 #endif

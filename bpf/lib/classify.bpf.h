@@ -14,8 +14,6 @@
 #include "abi/class.h"
 #include "lib/kernel.h"
 
-_Static_assert(WEIR_MAX_MASKS < WEIR_CLASS_COPY, "a mask's number and the copy share a word");
-
 /* Which copy is in force; for programs that have no listener_policy to tell them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -32,13 +30,21 @@ struct {
 	__type(value, struct class_masks);
 } class_masks SEC(".maps");
 
-/* Both copies' rules, each to its class's slot. Without preallocation: most have few rules. */
-struct {
+/* One copy's rules, each to its class's slot. User space makes it as large as they are many. */
+struct class_rules_copy {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 2 * WEIR_MAX_RULES);
+	__uint(max_entries, WEIR_MAX_RULES);
 	__type(key, struct class_tuple);
 	__type(value, u32);
+};
+
+/* By copy. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 2);
+	__type(key, u32);
+	__array(values, struct class_rules_copy);
 } class_rules SEC(".maps");
 
 /* By copy and slot. */
@@ -85,11 +91,13 @@ __noinline int class_of(const struct bpf_sock_tuple *tuple, u32 v6, u32 listener
 	const struct class_masks *table;
 	union class_words all, key;
 	u32 count, first;
+	void *rules;
 
 	copy &= 1;
 	v6 &= 1;
 	table = bpf_map_lookup_elem(&class_masks, &copy);
-	if (!table || !tuple)
+	rules = bpf_map_lookup_elem(&class_rules, &copy);
+	if (!table || !rules || !tuple)
 		return WEIR_CLASS_OTHER;
 	count = table->count[v6];
 	first = v6 * WEIR_MAX_MASKS;
@@ -109,7 +117,7 @@ __noinline int class_of(const struct bpf_sock_tuple *tuple, u32 v6, u32 listener
 #pragma unroll
 		for (u32 w = 0; w < sizeof(key.word) / sizeof(key.word[0]); w++)
 			key.word[w] = all.word[w] & mask[w];
-		slot = bpf_map_lookup_elem(&class_rules, &key);
+		slot = bpf_map_lookup_elem(rules, &key);
 		if (slot)
 			return *slot < WEIR_CLASS_SLOTS ? *slot : WEIR_CLASS_OTHER;
 	}

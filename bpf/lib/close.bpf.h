@@ -4,7 +4,8 @@
  * FIN without data ends the connection both ways.
  *
  * Only in ESTABLISHED and only when nothing before the FIN is missing: a FIN
- * with data, one out of order, and one that answers the server's own FIN pass.
+ * with data, one out of order, and one that answers the server's own FIN pass. So does one of a
+ * connection with keys: neither end would hear weir's RST.
  */
 #ifndef WEIR_CLOSE_BPF_H
 #define WEIR_CLOSE_BPF_H
@@ -35,9 +36,9 @@ __noinline int on_fin(struct __sk_buff *skb, const struct listener_policy *liste
 		return PASS;
 	seq = seq_of_skb(skb, &arrival->packet, &ack);
 	tp = sk->state == TCP_ESTABLISHED ? bpf_skc_to_tcp_sock(sk) : NULL;
-	resets = tp && tp->rcv_nxt == seq && !tp->is_mptcp;
+	resets = tp && tp->rcv_nxt == seq && !is_mptcp(tp) && !is_signed(tp);
 	bpf_sk_release(sk);
-	if (!resets || !answerable_skb(skb, arrival))
+	if (!resets || !answerable_skb(skb, arrival) || came_by_ipsec(skb))
 		return PASS;
 	count_for(listener, class_for(listener, arrival), VERDICT_fin_reset);
 	if (listener->observe)

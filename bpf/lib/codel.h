@@ -2,7 +2,7 @@
 /*
  * codel.h - CoDel (RFC 8289) as include/net/codel_impl.h of the kernel has it: when
  * a packet is dropped, but not from which queue. Pure; the model is
- * weir_core::aqm::codel.
+ * weir_models::aqm::codel.
  */
 #ifndef WEIR_CODEL_H
 #define WEIR_CODEL_H

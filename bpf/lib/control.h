@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
 /*
  * control.h - which packets are control segments, and which of these may overtake
- * data (BHD18, Section V). Pure; the models are weir_core::aqm::control and
- * weir_core::aqm::limit.
+ * data (BHD18, Section V). Pure; the models are weir_models::aqm::control and
+ * weir_models::aqm::limit.
  */
 #ifndef WEIR_CONTROL_H
 #define WEIR_CONTROL_H

@@ -3,7 +3,8 @@
  * cookie.h - the SYN cookie: a SYN/ACK sequence number that carries what the
  * client offered and proves that we sent it. Pure.
  *
- *   31 .. 8   SipHash-2-4 of addresses, ports, client's ISN, epoch and the low byte
+ *   31 .. 8   SipHash-2-4 of addresses, ports, client's ISN, epoch, the low byte and, in
+ *             a network namespace that is not weir's own, the number of the listener
  *   7         parity of the epoch
  *   6 .. 5    index into the MSS table
  *   4 .. 1    window scale of the client, 15: none
@@ -82,13 +83,15 @@ struct flow {
 	__be16 sport;
 	__be16 dport;
 	u8 v6;
+	u16 elsewhere;	/* number of the listener in another namespace; 0: in weir's own */
 };
 
 static __always_inline u32 cookie_mac(const struct flow *flow, u32 isn, u64 epoch, u8 low,
 				      const struct siphash_key *key)
 {
 	u64 ports = (u64)flow->sport << 48 | (u64)flow->dport << 32 | isn;
-	u64 rest = epoch << 8 | low;
+	/* The clock in ns has 64 bits, so the epoch 28. */
+	u64 rest = (u64)flow->elsewhere << 48 | epoch << 8 | low;
 
 	if (flow->v6) {
 		u64 m[6] = {

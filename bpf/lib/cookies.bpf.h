@@ -14,6 +14,14 @@
 #include "lib/reply.h"
 #include "lib/state.bpf.h"
 
+/* 1: the kernel has SYN cookies of its own (CONFIG_SYN_COOKIES), and tells programs of them. Set before load. */
+const volatile u8 kernel_cookies = 1;
+/*
+ * 1: the kernel takes weir's cookies over IPv6. bpf_sk_assign_tcp_reqsk() knows IPv6 only where it is built in, and with a
+ * module (CONFIG_IPV6=m) the connection would be reset. Set before load.
+ */
+const volatile u8 cookies_over_v6 = 1;
+
 /* Cookies remembered, so that data right behind a final ACK meets the same verdict. */
 #define SETTLED_SLOTS 4096
 
@@ -22,12 +30,14 @@ u64 accepted[SETTLED_SLOTS];
 u64 refused[SETTLED_SLOTS];
 u64 let_by[SETTLED_SLOTS];
 
-/* What this namespace's sysctls let the connection use of what the client offered. */
-static __always_inline void agree_options(struct syn_options *options, const struct policy *policy)
+/* What the namespace's sysctls let the connection use of what the client offered. */
+static __always_inline void agree_options(struct syn_options *options, const struct listener_policy *listener)
 {
-	options->sack &= policy->tcp_sack;
-	options->tstamp &= policy->tcp_tstamp;
-	if (!policy->tcp_wscale)
+	if (!(listener->may & WEIR_MAY_SACK))
+		options->sack = 0;
+	if (!(listener->may & WEIR_MAY_STAMP))
+		options->tstamp = 0;
+	if (!(listener->may & WEIR_MAY_SCALE_WINDOWS))
 		options->wscale = COOKIE_NO_WSCALE;
 }
 
@@ -60,18 +70,17 @@ static __always_inline const struct siphash_key *secret(void)
 	return key;
 }
 
-/* The SYN/ACK with the cookie for a SYN with these options. isn: the client's, host order. Global. */
-__noinline int cookie_answer(struct answer *answer, struct syn_options *options, const struct arrival *arrival, u32 isn,
-			     u32 mtu)
+/* The SYN/ACK with the cookie for a SYN with these options; its `ack` is set. Global. */
+__noinline int cookie_answer(struct answer *answer, struct syn_options *options, const struct arrival *arrival,
+			     const struct listener_policy *listener, u32 mtu)
 {
 	struct flow flow;
 
-	if (!answer || !options || !arrival)
+	if (!answer || !options || !arrival || !listener)
 		return 0;
-	agree_options(options, policy_in_force());
-	flow_of(&flow, arrival);
-	answer->seq = cookie_make(&flow, isn, arrival->now, options, secret());
-	answer->ack = isn + 1;
+	agree_options(options, listener);
+	flow_of(&flow, listener, arrival);
+	answer->seq = cookie_make(&flow, answer->ack - 1, arrival->now, options, secret());
 	answer->flags = FLAG_SYN | FLAG_ACK;
 	answer->header_len = SYNACK_HEADER;
 	answer->reason_len = 0;
@@ -96,13 +105,14 @@ static __always_inline struct cookie_ack cookie_answered(u32 seq, u32 ack)
 }
 
 /* Global. */
-__noinline int cookie_valid(const struct arrival *arrival, struct cookie_ack *cookie)
+__noinline int cookie_valid(const struct listener_policy *listener, const struct arrival *arrival,
+			    struct cookie_ack *cookie)
 {
 	struct flow flow;
 
-	if (!arrival || !cookie)
+	if (!listener || !arrival || !cookie)
 		return 0;
-	flow_of(&flow, arrival);
+	flow_of(&flow, listener, arrival);
 	return cookie_check(&flow, cookie->isn, cookie->value, arrival->now, &cookie->options, secret());
 }
 

@@ -11,115 +11,133 @@
 #include "lib/admit.h"
 #include "lib/arrival.bpf.h"
 #include "lib/cookies.bpf.h"
+#include "lib/gate.h"
+#include "lib/group.bpf.h"
 #include "lib/ledger.bpf.h"
+#include "lib/parking.bpf.h"
 #include "lib/police.bpf.h"
+#include "lib/retried.bpf.h"
+#include "lib/segment_sum.bpf.h"
 #include "lib/state.bpf.h"
+#include "lib/steered.bpf.h"
 #include "lib/waiting.bpf.h"
 
-/* SYNs lost between the XDP front and tc (full receive backlog) stop counting as under way after this. */
-#define FRONT_LOST_NS 10000000ULL
-
-static __always_inline void front_reached_tc(struct listen_state *state, const struct listener_policy *listener,
-					     u64 now)
-{
-	if (!listener->front_xdp)
-		return;
-	__sync_fetch_and_add(&state->front_seen, 1);
-	state->front_seen_ns = now;
-}
-
-static __always_inline u64 inflight_behind_front(struct listen_state *state, u64 now)
-{
-	u64 seen = *(volatile u64 *)&state->front_seen, fronted = *(volatile u64 *)&state->fronted;
-	s64 inflight = fronted - seen;
-
-	if (inflight > 0 && now - state->front_seen_ns < FRONT_LOST_NS)
-		return inflight;
-	if (inflight)
-		__sync_val_compare_and_swap(&state->front_seen, seen, fronted);
-	return 0;
-}
-
 /* Whether the claims in the view stand between somebody and a place. Global. */
-__noinline int claims_matter(const struct listener_policy *listener, const struct queue_view *queue, u32 extra)
+__noinline int claims_matter(const struct listener_policy *listener, const struct queue_view *queue)
 {
 	struct queue_view bare;
 
 	if (!listener || !queue)
 		return 0;
 	bare = *queue;
-	bare.claims = extra;
+	bare.claims = 0;
 	return place_free(listener, &bare) != place_free(listener, queue) ||
 	       place_for_cookie(listener, &bare) != place_for_cookie(listener, queue) ||
 	       half_reserved(listener, &bare) != half_reserved(listener, queue);
 }
 
 /*
- * Takes out the claims of a CPU that the kernel counts by now. Global, one for each
- * type of context: the verifier wants to know it. Before 6.10 it tells two turns of
- * a loop apart by whatever they leave in registers, and this leaves nothing.
+ * Takes out the claims of a CPU that the kernel counts by now. Global: before 6.10 the
+ * verifier tells two turns of a loop apart by whatever they leave in registers, and this leaves nothing.
  */
-__noinline int claim_resolve_skb(struct __sk_buff *skb, struct listen_state *state, u32 cpu, u64 now)
+__noinline int claim_resolve_of(struct __sk_buff *skb, struct listen_state *state, u32 cpu, u32 limit, u64 now)
 {
-	if (state)
-		claim_resolve(skb, state, cpu, now);
-	return 0;
-}
+	struct ledger_look look = {
+		.cpu = bpf_get_smp_processor_id(),
+		.limit = limit,
+		.now = now,
+		.tick = tick_ns,
+		.found = claim_found,
+		.ctx = skb,
+	};
 
-__noinline int claim_resolve_xdp(struct xdp_md *xdp, struct listen_state *state, u32 cpu, u64 now)
-{
 	if (state)
-		claim_resolve(xdp, state, cpu, now);
+		claim_resolve(&look, state, cpu);
 	return 0;
 }
 
 /* The same of all CPUs. */
-__noinline int claims_resolve_skb(struct __sk_buff *skb, struct listen_state *state, u64 now)
+__noinline int claims_resolve(struct __sk_buff *skb, struct listen_state *state, u32 limit, u64 now)
 {
 	u32 i;
 
 	bpf_for(i, 0, nr_cpus)
-		claim_resolve_skb(skb, state, i, now);
+		claim_resolve_of(skb, state, i, limit, now);
 	return 0;
 }
 
-__noinline int claims_resolve_xdp(struct xdp_md *xdp, struct listen_state *state, u64 now)
+static __always_inline void claim_commit_here(struct listen_state *state, const struct arrival *arrival)
 {
-	u32 i;
-
-	bpf_for(i, 0, nr_cpus)
-		claim_resolve_xdp(xdp, state, i, now);
-	return 0;
+	claim_commit(state, &arrival->tuple, arrival->packet.v6, bpf_get_smp_processor_id(), arrival->queue.limit,
+		     arrival->now, tick_ns);
 }
 
-/* own: 1 if the caller's claim is in state->claims already. extra: SYNs under way from the front. */
-static __always_inline void view_read(struct listen_state *state, struct arrival *arrival, u32 own, u32 extra)
+/* claims: of the ledger without the caller's own, read before. */
+static __always_inline void view_read(struct listen_state *state, struct arrival *arrival, u64 claims)
 {
-	arrival->queue.claims = claims_outstanding(state) - own + extra;
-	arrival->queue.stalled = state->stall.stalled;
+	arrival->claims = claims;
+	arrival->queue.claims = claims;
+	arrival->queue.stalled = handshakes_stall(state);
 	queue_before(state, arrival->class, &arrival->queue);
 }
 
-/* Whether to take out claims that the kernel counts by now, and to read again. */
-static __always_inline bool view_in_doubt(const struct listener_policy *listener, const struct arrival *arrival,
-					  u32 extra)
+/* Takes out the claims that the kernel counts by now, and reads again. own: as of view_queue(). */
+static __always_inline void view_settled(struct __sk_buff *skb, struct listen_state *state, struct arrival *arrival,
+					 u32 own)
 {
-	return arrival->queue.claims != extra && reserves(listener) && !half_empty(&arrival->queue) &&
-	       claims_matter(listener, &arrival->queue, extra);
+	claims_resolve(skb, state, arrival->queue.limit, arrival->now);
+	view_read(state, arrival, claims_first(state) - own);
 }
 
 /*
- * Reads the queue, and sees to it that no claim which the kernel counts by now
- * stands between the SYN and a place.
+ * Where they decide about the last places, connections in the hands of other CPUs count as claims: they may be in none
+ * of the kernel's counters. Global.
+ */
+__noinline int hold_back(struct listen_state *state, const struct listener_policy *listener, struct queue_view *queue,
+			 u64 now)
+{
+	u32 more;
+	bool free, for_cookie;
+
+	if (!state || !listener || !queue)
+		return 0;
+	more = uncounted(state, bpf_get_smp_processor_id(), queue->limit, now);
+	free = place_free(listener, queue);
+	for_cookie = place_for_cookie(listener, queue);
+	queue->claims += more;
+	if (free == place_free(listener, queue) && for_cookie == place_for_cookie(listener, queue))
+		queue->claims -= more;
+	return 0;
+}
+
+/*
+ * Reads the queue, and sees to it that no claim which the kernel counts by now stands between the SYN and a place.
+ * claims: as of view_read(). own: 1 if the caller's claim is in state->claims already.
  */
 static __always_inline void view_queue(struct __sk_buff *skb, struct listen_state *state,
-				       const struct listener_policy *listener, struct arrival *arrival, u32 own)
+				       const struct listener_policy *listener, struct arrival *arrival, u64 claims,
+				       u32 own)
 {
-	view_read(state, arrival, own, 0);
-	if (!view_in_doubt(listener, arrival, 0))
+	view_read(state, arrival, claims);
+	if (!reserves(listener) || half_empty(&arrival->queue))
 		return;
-	claims_resolve_skb(skb, state, arrival->now);
-	view_read(state, arrival, own, 0);
+	/* No place is left to hold back: most SYNs of an overload save the call. */
+	if (!is_filled(&arrival->queue))
+		hold_back(state, listener, &arrival->queue, arrival->now);
+	if (!(u32)claims || !claims_matter(listener, &arrival->queue))
+		return;
+	view_settled(skb, state, arrival, own);
+	hold_back(state, listener, &arrival->queue, arrival->now);
+}
+
+/*
+ * Whether the queue that was seen is still half empty at the claim, made when the ledger had these claims. Then it has a
+ * place by any rule, as it had, and need not be read again.
+ */
+static __always_inline bool still_half_empty(struct arrival *arrival, u64 claims)
+{
+	arrival->queue.claims = claims_since(arrival->queue.claims, arrival->claims, claims);
+	return half_empty(&arrival->queue);
 }
 
 /* The TIME-WAIT socket at this kernel address, as it is now. */
@@ -135,6 +153,14 @@ static __always_inline struct time_wait time_wait_read(u64 address)
 	};
 
 	return old;
+}
+
+/* By which the kernel files the 4-tuple of the socket at this kernel address. */
+static __always_inline u32 hash_of(u64 address)
+{
+	const struct sock_common *sk = bpf_rdonly_cast((void *)address, bpf_core_type_id_kernel(struct sock_common));
+
+	return sk->skc_hash;
 }
 
 /* seq, walk: the SYN's sequence number and its options; walk NULL: they cannot be read. */
@@ -176,6 +202,8 @@ static __always_inline bool takes_place_of(void *ctx, bool at_xdp, const struct 
 	arrival->socket = (u64)sk;
 	takes = at_xdp ? replaces_xdp(ctx, arrival) : replaces_skb(ctx, arrival);
 	arrival->socket = judged;
+	if (takes)
+		arrival->hash = hash_of((u64)sk);
 	return takes;
 }
 
@@ -192,6 +220,19 @@ static __always_inline struct bpf_sock *listener_lookup(void *ctx, const struct 
 	return flow_lookup(ctx, &any, arrival->packet.v6);
 }
 
+/* The socket for the packet's source of those that listen on all addresses. Release what it returns. */
+static __always_inline struct bpf_sock *any_lookup(void *ctx, const struct arrival *arrival)
+{
+	struct bpf_sock_tuple any = arrival->tuple;
+
+	/* No connection has the address 0, so again only a listener can match. */
+	if (arrival->packet.v6)
+		__builtin_memset(any.ipv6.daddr, 0, sizeof(any.ipv6.daddr));
+	else
+		any.ipv4.daddr = 0;
+	return flow_lookup(ctx, &any, arrival->packet.v6);
+}
+
 /* Follows a lookup to the listening socket behind a TIME-WAIT one, if the SYN takes its place. */
 static __always_inline struct bpf_sock *listener_behind(void *ctx, bool at_xdp, struct bpf_sock *sk,
 							struct arrival *arrival)
@@ -200,7 +241,26 @@ static __always_inline struct bpf_sock *listener_behind(void *ctx, bool at_xdp, 
 	if (!arrival->time_wait)
 		return sk;
 	bpf_sk_release(sk);
-	return listener_lookup(ctx, arrival);
+	sk = listener_lookup(ctx, arrival);
+	if (!sk || !chosen_by_client(sk))
+		return sk;
+	bpf_sk_release(sk);
+	return any_lookup(ctx, arrival);
+}
+
+/* The listening socket that a lookup has met, or another of its group that the kernel chooses. */
+static __always_inline const struct tcp_sock *listener_chosen(struct bpf_sock *sk, struct arrival *arrival)
+{
+	u64 judged = arrival->socket;
+	const struct tcp_sock *tp;
+
+	if (!arrival->time_wait)
+		return listener_read(sk);
+	arrival->socket = (u64)sk;
+	choose_in_group(&arrival->socket, arrival->hash);
+	tp = listener_beside(sk, arrival->socket, bpf_ntohs(arrival->packet.dport));
+	arrival->socket = judged;
+	return tp ? tp : listener_read(sk);
 }
 
 static __always_inline bool flooded(const struct listen_state *state, u64 now)
@@ -222,7 +282,7 @@ static __always_inline bool sends_cookie(enum verdict v)
 static __always_inline bool sends_rst(enum verdict v)
 {
 	return v == VERDICT_syn_reset_full || v == VERDICT_syn_reset_wait || v == VERDICT_syn_reset_rate ||
-	       v == VERDICT_syn_reset_held;
+	       v == VERDICT_syn_reset_held || v == VERDICT_syn_reset_residence;
 }
 
 /* Whether the SYN goes to the server: with a place for it, or to be decided at its final ACK. */
@@ -268,7 +328,8 @@ static __always_inline void account_passed(struct listen_state *state, const str
 /*
  * A SYN's RST acknowledges it: seq 0, ack past the SYN and its data (RFC 9293,
  * Section 3.10.7.1). It keeps the SYN's length where it can: cutting a packet
- * takes longer than all the rest.
+ * takes longer than all the rest. Of the SYN's options nothing is left: a client whose port
+ * was in TIME-WAIT would take its own timestamps for old ones, and not hear the RST.
  */
 static __always_inline void rst_to_syn(struct answer *answer, const struct packet *packet, u32 isn,
 				       const struct listener_policy *listener)
@@ -278,7 +339,7 @@ static __always_inline void rst_to_syn(struct answer *answer, const struct packe
 	rst(answer, listener, 0);
 	answer->ack = isn + 1 + payload;
 	answer->flags = FLAG_RST | FLAG_ACK;
-	if (!payload && !listener->reason)
+	if (!payload && !(listener->may & WEIR_MAY_EXPLAIN))
 		answer->header_len = packet->header_len;
 }
 
@@ -286,12 +347,12 @@ static __always_inline void rst_to_syn(struct answer *answer, const struct packe
  * The state of the listening socket that this second's lookup found for the
  * destination. NULL: none is known without a lookup.
  */
-static __always_inline struct listen_state *syn_recall(struct arrival *arrival, const struct destination *destination)
+static __always_inline struct listen_state *syn_recall(struct arrival *arrival, struct destination *destination)
 {
 	const struct tcp_sock *tp = listener_remembered(destination);
 
 	arrival->socket = (u64)tp;
-	return tp ? queue_state(&arrival->socket, arrival->now) : NULL;
+	return tp ? queue_remembered(destination, &arrival->socket, arrival->now) : NULL;
 }
 
 /* The socket to which the kernel would give the SYN. Release what it returns. */
@@ -309,42 +370,13 @@ static __always_inline struct listen_state *syn_found(struct arrival *arrival, s
 	return queue_state_of(tp, arrival->now);
 }
 
-/*
- * A SYN that the front may have let by ends at tc before its queue is known: it is no longer under way. Looks for the
- * queue as the front did. Global: it is rare, and its registers would be on the stack of on_syn(), which before Linux
- * 6.9 has no room for them.
- */
-__noinline int front_ended(struct __sk_buff *skb, const struct listener_policy *listener, struct arrival *arrival,
-			   const struct destination *destination)
-{
-	struct listen_state *state;
-	struct bpf_sock *sk;
-
-	if (!listener || !arrival || !destination || !listener->front_xdp)
-		return 0;
-	state = syn_recall(arrival, destination);
-	if (!state) {
-		sk = syn_lookup(skb, false, arrival);
-		if (sk && sk->state != TCP_LISTEN) {
-			bpf_sk_release(sk);
-			sk = listener_lookup(skb, arrival);
-		}
-		if (!sk)
-			return 0;
-		if (sk->state == TCP_LISTEN)
-			state = queue_state_of(listener_read(sk), arrival->now);
-		bpf_sk_release(sk);
-	}
-	if (state)
-		front_reached_tc(state, listener, arrival->now);
-	return 0;
-}
-
-static __always_inline bool cookie_possible(const struct arrival *arrival)
+static __always_inline bool cookie_possible(const struct listener_policy *listener, const struct arrival *arrival)
 {
 	const struct tcp_sock *tp = bpf_rdonly_cast((void *)arrival->socket, bpf_core_type_id_kernel(struct tcp_sock));
 
-	return !tp->is_mptcp && policy_in_force()->cookies;
+	if (!cookies_over_v6 && arrival->packet.v6)
+		return false;
+	return !is_mptcp(tp) && listener->may & WEIR_MAY_SEND_COOKIES * cookies_hold(arrival->now);
 }
 
 /* The verdict on a SYN that finds arrival->queue. */
@@ -356,6 +388,41 @@ static __always_inline enum verdict verdict_on(const struct listener_policy *lis
 	return syn_verdict(listener, &arrival->queue, waiting, cookies, flooded);
 }
 
+/* By the listener's counters index. Mapped by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, WEIR_MAX_LISTENERS);
+	__type(key, u32);
+	__type(value, struct residence_gate);
+} gates SEC(".maps");
+
+/* As gate_refuses(). Global: what it has in registers would be on the stack of judge_syn(). */
+__noinline int gate_is_shut(const struct listener_policy *listener)
+{
+	struct residence_gate *gate;
+	u32 key;
+
+	if (!listener)
+		return 0;
+	key = listener->counters;
+	gate = bpf_map_lookup_elem(&gates, &key);
+	if (!gate || !*(volatile u64 *)&gate->until_ns || listener->draining)
+		return 0;
+	return !gate_lets_in(gate, bpf_ktime_get_ns());
+}
+
+/* Whether a SYN that is let in goes to a server that has more requests than it answers in time. */
+static __always_inline bool gate_refuses(const struct listener_policy *listener)
+{
+	return listener->may & WEIR_MAY_REFUSE_FOR_RESIDENCE && gate_is_shut(listener);
+}
+
+static __always_inline enum verdict residence_verdict(const struct listener_policy *listener)
+{
+	return listener->reject_syn == REJECT_RST ? VERDICT_syn_reset_residence : VERDICT_syn_dropped_residence;
+}
+
 /*
  * The verdict on a SYN for the socket arrival->socket. When it is let in, a claim
  * is made: then no other CPU can take the same place. Global.
@@ -364,20 +431,27 @@ __noinline int judge_syn(struct __sk_buff *skb, const struct listener_policy *li
 			 struct arrival *arrival)
 {
 	bool cookies, waiting;
+	u64 claims;
 
 	if (!listener || !state || !arrival)
 		return VERDICT_syn_admitted;
-	cookies = cookie_possible(arrival);
-	view_queue(skb, state, listener, arrival, 0);
+	cookies = cookie_possible(listener, arrival);
+	claims = claims_now(state);
+	in_order_here();
+	view_queue(skb, state, listener, arrival, claims, 0);
 	judge_handshakes(state, listener, &arrival->queue);
 	waiting = waits_too_long(state, listener, &arrival->queue, arrival->now);
 	arrival->verdict = verdict_on(listener, arrival, waiting, cookies, flooded(state, arrival->now));
 	if (!lets_in(arrival->verdict))
 		return arrival->verdict;
-	claim_begin(state);
-	view_queue(skb, state, listener, arrival, 1);
-	waiting = wait_refuses(&state->wait, arrival->now, arrival->queue.length, listener);
-	arrival->verdict = verdict_on(listener, arrival, waiting, cookies, flooded(state, arrival->now));
+	claims = claim_begin(state);
+	if (!still_half_empty(arrival, claims)) {
+		view_queue(skb, state, listener, arrival, claims, 1);
+		waiting = wait_refuses(&state->wait, arrival->now, arrival->queue.length, listener);
+		arrival->verdict = verdict_on(listener, arrival, waiting, cookies, flooded(state, arrival->now));
+	}
+	if (lets_in(arrival->verdict) && gate_refuses(listener))
+		arrival->verdict = residence_verdict(listener);
 	if (!lets_in(arrival->verdict))
 		claim_cancel(state);
 	return arrival->verdict;
@@ -400,12 +474,10 @@ __noinline int spare_steady(struct __sk_buff *skb, const struct listener_policy 
 {
 	if (!listener || !state || !arrival || !turns_away(arrival->verdict))
 		return 0;
-	claim_begin(state);
-	view_read(state, arrival, 1, 0);
-	if (arrival->queue.claims) {
-		claims_resolve_skb(skb, state, arrival->now);
-		view_read(state, arrival, 1, 0);
-	}
+	view_read(state, arrival, claim_begin(state));
+	if (arrival->queue.claims)
+		view_settled(skb, state, arrival, 1);
+	arrival->queue.claims += uncounted(state, bpf_get_smp_processor_id(), arrival->queue.limit, arrival->now);
 	if (steady_place(listener, &arrival->queue, state->group) && steady_token(state, arrival)) {
 		arrival->verdict = VERDICT_syn_steady;
 		return 1;
@@ -414,13 +486,73 @@ __noinline int spare_steady(struct __sk_buff *skb, const struct listener_policy 
 	return 0;
 }
 
-static __always_inline int admit_syn(struct listen_state *state, const struct listener_policy *listener,
-				     const struct arrival *arrival)
+/* Whether a handshake adds a path to an MPTCP connection. Global, one for each type of context: the verifier wants to know it. */
+__noinline int adds_path_skb(struct __sk_buff *skb, const struct arrival *arrival)
 {
-	claim_commit(state, &arrival->tuple, arrival->packet.v6, arrival->now);
+	const struct option_walk *walk = arrival ? options_of_skb(skb, &arrival->packet) : NULL;
+
+	return walk && walk->options.join;
+}
+
+__noinline int adds_path_xdp(struct xdp_md *xdp, const struct arrival *arrival)
+{
+	const struct option_walk *walk = arrival ? options_of_xdp(xdp, &arrival->packet) : NULL;
+
+	return walk && walk->options.join;
+}
+
+/* Paths a second that come in where others are refused, at all listeners together. */
+#define PATHS_PER_SECOND 1000
+#define PATH_INTERVAL ((SECOND_NS / PATHS_PER_SECOND) << BUCKET_SHIFT)
+u64 path_next;
+
+/*
+ * Whether a SYN that is to be refused goes to the kernel as a new path of an MPTCP connection (MP_JOIN). The connection
+ * is established and may have lost its other paths; the new one is never accepted, so it takes no place from anybody.
+ * The kernel resets one whose token no connection has, and keeps nothing of it. That costs more than a refusal of weir's:
+ * a flood of those beyond the bucket is refused like any other.
+ */
+static __always_inline bool passes_as_path(struct __sk_buff *skb, const struct arrival *arrival)
+{
+	return arrival->mptcp && !goes_on(arrival->verdict) && adds_path_skb(skb, arrival) &&
+	       take_token(&path_next, arrival->now, PATH_INTERVAL, (PATHS_PER_SECOND - 1) * PATH_INTERVAL);
+}
+
+/* Global: in line it would be in two places. */
+__noinline int count_one_retried(const struct listener_policy *listener, const struct arrival *arrival)
+{
+	if (listener && arrival)
+		count_for(listener, arrival->class, VERDICT_syn_retried);
+	return 0;
+}
+
+static __always_inline void count_retried(const struct listener_policy *listener, const struct arrival *arrival)
+{
+	if (arrival->retried)
+		count_one_retried(listener, arrival);
+}
+
+/*
+ * Whether the kernel takes the SYN, as far as its bytes say. Else its claim would hold a place for nobody until it is over.
+ * In a half-empty queue it may. Global: its registers are not to be on the stack of on_syn().
+ */
+__noinline int kernel_takes(struct __sk_buff *skb, const struct arrival *arrival)
+{
+	return arrival && answerable(skb, arrival) && data_sound(skb, arrival);
+}
+
+static __always_inline int admit_syn(struct __sk_buff *skb, struct listen_state *state,
+				     const struct listener_policy *listener, const struct arrival *arrival)
+{
+	if (!half_empty(&arrival->queue) && !kernel_takes(skb, arrival)) {
+		claim_cancel(state);
+		return PASS;
+	}
+	claim_commit_here(state, arrival);
 	if (!reserves(listener) || listener->overbook_1024 || arrival->verdict == VERDICT_syn_time_wait)
 		watch_acks(arrival->now);
 	count_for(listener, arrival->class, arrival->verdict);
+	count_retried(listener, arrival);
 	return PASS;
 }
 
@@ -431,8 +563,9 @@ static __always_inline int pass_syn(const struct listener_policy *listener, cons
 	return PASS;
 }
 
-/* No action of tc or XDP: the SYN is to be refused, as its verdict says. */
+/* No actions of tc or XDP: the SYN is to be refused, as its verdict says, or let in. */
 #define REFUSE (-2)
+#define ADMIT (-3)
 
 /*
  * Counts a SYN that is not admitted: for its class's rate, then `state` is
@@ -466,7 +599,8 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, const struct listen
 
 		if (!walk)
 			return PASS;
-		cookie_answer(&answer, &walk->options, arrival, isn, buffer->dev->mtu);
+		answer.ack = isn + 1;
+		cookie_answer(&answer, &walk->options, arrival, listener, buffer->dev->mtu);
 	} else if (sends_rst(arrival->verdict)) {
 		rst_to_syn(&answer, &arrival->packet, isn, listener);
 	} else {
@@ -475,17 +609,43 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, const struct listen
 	return answer_instead(skb, &arrival->packet, &answer, arrival->verdict);
 }
 
+/* Releases what a lookup has found. */
+static __always_inline bool is_held(struct bpf_sock *sk)
+{
+	bool held;
+
+	if (!sk)
+		return false;
+	held = sk->state != TCP_LISTEN && sk->state != TCP_TIME_WAIT;
+	bpf_sk_release(sk);
+	return held;
+}
+
 /* Whether the SYN is over its class's rate; then with its verdict. */
-static __always_inline bool over_rate(struct __sk_buff *skb, const struct listener_policy *listener,
-				      struct arrival *arrival)
+static __always_inline bool over_rate(const struct listener_policy *listener, struct arrival *arrival)
 {
 	int over;
 
-	if (!polices(listener) || policed_at_front(listener, skb))
+	if (!polices(listener))
 		return false;
-	over = police(arrival->class, class_copy(listener));
+	over = police(arrival->class, class_copy(listener), true);
 	arrival->verdict = rate_verdict(listener, over);
 	return over;
+}
+
+/*
+ * Whether the kernel holds a handshake or a connection of this 4-tuple: then the SYN repeats one that was let in, whose
+ * SYN/ACK was lost, and its class's rate has counted it. A TIME-WAIT socket is no sign of that: the SYN may be to take its
+ * place. Global, one for each type of context: the verifier wants to know it.
+ */
+__noinline int is_held_skb(struct __sk_buff *skb, struct arrival *arrival)
+{
+	return arrival && is_held(flow_lookup(skb, &arrival->tuple, arrival->packet.v6));
+}
+
+__noinline int is_held_xdp(struct xdp_md *xdp, struct arrival *arrival)
+{
+	return arrival && is_held(flow_lookup(xdp, &arrival->tuple, arrival->packet.v6));
 }
 
 /*
@@ -503,30 +663,29 @@ static __always_inline int decide_by_lookup(struct __sk_buff *skb, const struct 
 
 	if (!sk)
 		return pass_syn(listener, arrival, VERDICT_syn_unheard);
-	tp = listener_read(sk);
+	tp = listener_chosen(sk, arrival);
 	if (sk->state != TCP_LISTEN) {
 		bpf_sk_release(sk);
-		if (!*state)
-			front_ended(skb, listener, arrival, destination);
 		return pass_syn(listener, arrival, VERDICT_syn_repeated);
 	}
-	arrival->mptcp = tp->is_mptcp;
+	arrival->mptcp = is_mptcp(tp);
 	other = !*state || (u64)tp != arrival->socket;
 	if (other)
 		*state = syn_found(arrival, destination, tp);
-	if (!*state) {
+	/* Not its queue will have the SYN of a group that is steered. */
+	if (!*state || is_steered(&arrival->socket)) {
 		bpf_sk_release(sk);
 		return pass_syn(listener, arrival, VERDICT_syn_unjudged);
 	}
-	if (other)
-		front_reached_tc(*state, listener, arrival->now);
 	if (other || arrival->time_wait)
 		judge_syn(skb, listener, *state, arrival);
 	bpf_sk_release(sk);
+	if (passes_as_path(skb, arrival))
+		return pass_syn(listener, arrival, VERDICT_syn_join);
 	/* Asked here: most SYNs that are refused save the call. */
 	if (lets_in(arrival->verdict) ||
 	    (arrival->steady != STEADY_NOT && spare_steady(skb, listener, *state, arrival)))
-		return admit_syn(*state, listener, arrival);
+		return ADMIT;
 	return REFUSE;
 }
 
@@ -535,7 +694,7 @@ static __always_inline int decide_by_lookup(struct __sk_buff *skb, const struct 
  * turn_away(). Global: it is rare, and its registers would be on the stack of on_syn(), which before Linux 6.9 has
  * no room for them.
  */
-__noinline int leave_to_kernel(const struct destination *destination, struct listen_state *state,
+__noinline int leave_to_kernel(struct destination *destination, struct listen_state *state,
 			       struct arrival *arrival)
 {
 	if (!destination || !arrival)
@@ -552,16 +711,55 @@ __noinline int leave_to_kernel(const struct destination *destination, struct lis
 	return PASS;
 }
 
+/* Counts and notes what is left to the kernel, which enforcement would have refused. Global. */
+__noinline int note_left(struct __sk_buff *skb, const struct listener_policy *listener, const struct arrival *arrival,
+			 bool by_queue)
+{
+	if (!listener || !arrival)
+		return 0;
+	/* Of what its rate refuses enforcement would have counted each try: nothing of it depends on the queue. */
+	if (by_queue)
+		count_retried(listener, arrival);
+	if (listener->observe)
+		note_retried(skb, listener, arrival);
+	return 0;
+}
+
+/* What a SYN gets that weir cannot answer. */
+static __always_inline enum verdict without_answer(enum verdict v)
+{
+	switch (v) {
+	case VERDICT_syn_reset_full:
+		return VERDICT_syn_dropped_full;
+	case VERDICT_syn_reset_wait:
+		return VERDICT_syn_dropped_wait;
+	case VERDICT_syn_reset_rate:
+		return VERDICT_syn_dropped_rate;
+	case VERDICT_syn_reset_held:
+		return VERDICT_syn_dropped_held;
+	case VERDICT_syn_reset_residence:
+		return VERDICT_syn_dropped_residence;
+	case VERDICT_cookie_sent:
+	case VERDICT_cookie_sent_flood:
+		return VERDICT_syn_left_flood;
+	default:
+		return v;
+	}
+}
+
 /* The SYN is over its class's rate (state: NULL) or its queue is full. */
 static __always_inline int turn_away(struct __sk_buff *skb, const struct listener_policy *listener,
-				     struct arrival *arrival, const struct destination *destination,
+				     struct arrival *arrival, struct destination *destination,
 				     struct listen_state *state)
 {
 	if (!answerable_skb(skb, arrival))
 		return PASS;
+	if (came_by_ipsec(skb))
+		arrival->verdict = without_answer(arrival->verdict);
 	note_refusal(state, listener, arrival);
 	if (!listener->observe && !goes_on(arrival->verdict))
 		return refuse_syn(skb, listener, arrival);
+	note_left(skb, listener, arrival, state != NULL);
 	return leave_to_kernel(destination, state, arrival);
 }
 
@@ -574,24 +772,27 @@ __noinline int on_syn(struct __sk_buff *skb, const struct listener_policy *liste
 	if (!listener || !arrival || !tuple_of_skb(skb, arrival))
 		return PASS;
 	arrival->now = clock_ns();
-	arrival->mptcp = arrival->time_wait = 0;
+	arrival->mptcp = arrival->time_wait = arrival->retried = 0;
 	destination = destination_of(skb, false, CTX_LOAD(skb, ifindex), arrival);
 	if (!destination)
 		return PASS;
 	note_source(listener, arrival);
 	arrival->class = class_for(listener, arrival);
-	if (over_rate(skb, listener, arrival)) {
-		front_ended(skb, listener, arrival, destination);
-		return turn_away(skb, listener, arrival, destination, NULL);
+	if (listener->observe)
+		find_retried(skb, listener, arrival);
+	if (!over_rate(listener, arrival)) {
+		int outcome = ADMIT;
+
+		state = syn_recall(arrival, destination);
+		if (!state || !lets_in(judge_syn(skb, listener, state, arrival)))
+			outcome = decide_by_lookup(skb, listener, arrival, destination, &state);
+		if (outcome == ADMIT)
+			return admit_syn(skb, state, listener, arrival);
+		if (outcome == PASS)
+			return PASS;
+	} else if (is_held_skb(skb, arrival)) {
+		return pass_syn(listener, arrival, VERDICT_syn_repeated);
 	}
-	state = syn_recall(arrival, destination);
-	if (state) {
-		front_reached_tc(state, listener, arrival->now);
-		if (lets_in(judge_syn(skb, listener, state, arrival)))
-			return admit_syn(state, listener, arrival);
-	}
-	if (decide_by_lookup(skb, listener, arrival, destination, &state) == PASS)
-		return PASS;
 	return turn_away(skb, listener, arrival, destination, state);
 }
 

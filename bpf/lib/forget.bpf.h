@@ -12,6 +12,9 @@
  *   with a program      the FIN goes on, and a RST for this end alone after it: it
  *                       passes only if it finds the socket in TIME-WAIT by then
  *
+ * A FIN that has ended its connection leaves a mark (marks): it is acknowledged once more if it comes again. No other
+ * FIN is acknowledged without a socket.
+ *
  * User space ends what they have missed (endings).
  */
 #ifndef WEIR_FORGET_BPF_H
@@ -24,6 +27,17 @@
 /* In the urgent pointer of a RST of this file's own, which has no URG: on its second way through timewait_tc. */
 #define OWN_RST bpf_htons(0x5457)
 #define FLAG_URG 0x20
+
+/* How old an ACK may be at a TIME-WAIT socket, which does not know the other end's window: by one without scale. */
+#define UNSCALED_WINDOW 65535
+
+/* What the other end may send from rcv_nxt on (tcp_receive_window()). */
+static __always_inline u32 window_of(const struct tcp_sock *tp)
+{
+	s32 left = tp->rcv_wup + tp->rcv_wnd - tp->rcv_nxt;
+
+	return left > 0 ? left : 0;
+}
 
 /* Reads a socket of any kind; returns the latest timestamp that it can have sent. */
 static __always_inline u32 read_socket(struct sock_common *sk, struct tw_socket *socket)
@@ -45,8 +59,10 @@ static __always_inline u32 read_socket(struct sock_common *sk, struct tw_socket 
 		barrier();
 		socket->state = common->skc_state;
 		socket->rcv_nxt = tp->rcv_nxt;
+		socket->window = window_of(tp);
 		socket->write_seq = tp->write_seq;
-		socket->mptcp = tp->is_mptcp;
+		socket->oldest = tp->snd_una - tp->max_window;
+		socket->mptcp = is_mptcp(tp);
 		socket->holds = holds(tp->bpf_sock_ops_cb_flags);
 		return last_sent(tp);
 	}
@@ -55,6 +71,9 @@ static __always_inline u32 read_socket(struct sock_common *sk, struct tw_socket 
 		socket->state = TCP_TIME_WAIT;
 		socket->substate = remembered->tw_sk.tw_substate;
 		socket->rcv_nxt = remembered->tw_sk.__tw_common.skc_tw_rcv_nxt;
+		socket->window = remembered->tw_rcv_wnd;
+		socket->write_seq = remembered->tw_sk.__tw_common.skc_tw_snd_nxt;
+		socket->oldest = socket->write_seq - UNSCALED_WINDOW;
 		return 0;
 	}
 	/* A handshake whose last ACK has not come: the FIN is for the socket that it is to become. */
@@ -87,32 +106,33 @@ static __always_inline bool holder_accepted(const struct segment *segment, u8 ac
 	return tw_accepts(accept, tw_agreed(options, tw_offer(accept), is_larger(&segment->tuple)));
 }
 
-/* Notes that user space is to look after a connection. Returns false if it cannot be noted. */
-static __always_inline bool note_ending(struct segment *segment)
+enum note { NOT_NOTED, NOTED_ANEW, NOTED_BEFORE };
+
+/* Notes that user space is to look after a connection. Where there is no room it is left as it is. */
+static __always_inline enum note note_ending(struct segment *segment)
 {
 	struct timewait_ending ending = { .since_ns = bpf_ktime_get_ns(), .rule = segment->rule };
+	enum note note = NOTED_ANEW;
 
-	if (!bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_NOEXIST))
+	if (!bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_NOEXIST)) {
 		COUNT(segment->rule, held_by_peer);
-	else if (bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_ANY))
-		return false;
+	} else if (!bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_ANY)) {
+		note = NOTED_BEFORE;
+	} else {
+		COUNT(segment->rule, fallback);
+		return NOT_NOTED;
+	}
 	noted = 1;
-	return true;
+	return note;
 }
 
-/*
- * Notes a FIN that was acknowledged without a socket. There may be one: for a moment none is found, while the kernel puts
- * a TIME-WAIT socket in place of one in FIN-WAIT-2, and that one would wait for this FIN.
- */
-static __always_inline void note_answered(struct segment *segment)
+/* Notes one that ends with a later segment, which may never come. */
+static __always_inline void note_awaited(struct segment *segment)
 {
-	struct timewait_ending ending = { .since_ns = bpf_ktime_get_ns(), .rule = segment->rule, .answered = 1 };
-
-	if (answered >= WEIR_MAX_TIMEWAIT_ANSWERED ||
-	    bpf_map_update_elem(&endings, &segment->tuple, &ending, BPF_NOEXIST))
-		return;
-	__sync_fetch_and_add(&answered, 1);
-	noted = 1;
+	if (awaited >= WEIR_MAX_TIMEWAIT_AWAITED)
+		COUNT(segment->rule, fallback);
+	else if (note_ending(segment) == NOTED_ANEW)
+		__sync_fetch_and_add(&awaited, 1);
 }
 
 /* Takes a connection off that list. Returns whether it was there. */
@@ -146,7 +166,7 @@ static __always_inline bool lookup_of(const struct timewait_tuple *tuple, struct
  */
 __noinline int look_for_missed(struct __sk_buff *skb, struct segment *segment)
 {
-	struct timewait_ending ending = { .answered = 1, .counted = 1 };
+	struct timewait_ending ending = { .answered = 1 };
 	struct timewait_reset *reset;
 	struct sock_common *sk;
 
@@ -200,7 +220,7 @@ static __always_inline int acknowledge_fin(struct __sk_buff *skb, struct segment
 	return answer_beside(skb, segment);
 }
 
-/* What end_after() changes in a TCP header. Big endian. */
+/* What hand_on() changes in a TCP header. Big endian. */
 struct header_fields {
 	__be32 seq;
 	__be16 urgent;
@@ -218,7 +238,7 @@ static __always_inline void rewrite(struct __sk_buff *skb, u32 l4, const struct 
 }
 
 /* Hands a segment on, and a RST after it. */
-static __always_inline int end_after(struct __sk_buff *skb, struct segment *segment)
+static __always_inline int hand_on(struct __sk_buff *skb, struct segment *segment)
 {
 	u32 data = segment->packet.tcp_len - segment->packet.header_len;
 	u8 flags = segment->packet.flags;
@@ -231,12 +251,33 @@ static __always_inline int end_after(struct __sk_buff *skb, struct segment *segm
 		.flags = (flags & ~FLAG_FIN) | FLAG_RST,
 	};
 
-	if ((flags & FLAG_URG) || !note_ending(segment))
-		return PASS;
 	rewrite(skb, segment->packet.l4, &handed_on, &rst);
 	bpf_clone_redirect(skb, CTX_LOAD(skb, ifindex), BPF_F_INGRESS);
 	rewrite(skb, segment->packet.l4, &rst, &handed_on);
 	return PASS;
+}
+
+/* The same. Global: verified once. */
+__noinline int hand_on_and_end(struct __sk_buff *skb, struct segment *segment)
+{
+	return segment ? hand_on(skb, segment) : PASS;
+}
+
+/* For a socket that is there, which user space ends if the RST does not. */
+static __always_inline int end_after(struct __sk_buff *skb, struct segment *segment)
+{
+	if ((segment->packet.flags & FLAG_URG) || note_ending(segment) == NOT_NOTED)
+		return PASS;
+	return hand_on_and_end(skb, segment);
+}
+
+/* For one that may come. */
+static __always_inline int end_what_comes(struct __sk_buff *skb, struct segment *segment)
+{
+	if ((segment->packet.flags & FLAG_URG) || handed_on >= WEIR_MAX_TIMEWAIT_HANDED_ON)
+		return PASS;
+	__sync_fetch_and_add(&handed_on, 1);
+	return hand_on_and_end(skb, segment);
 }
 
 /* What a segment says at the close of a connection whose rule negotiates. Returns false if it cannot be read. */
@@ -281,6 +322,7 @@ static __always_inline int end_instead(struct __sk_buff *skb, struct segment *se
 	if (!was_noted(segment))
 		COUNT(segment->rule, held_by_peer);
 	COUNT(segment->rule, avoided);
+	keep_in_mind(segment, segment->seq);
 	become_rst(skb, segment);
 	return PASS;
 }
@@ -288,8 +330,11 @@ static __always_inline int end_instead(struct __sk_buff *skb, struct segment *se
 /* A segment at the close of a connection whose rule negotiates. */
 static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment *segment)
 {
-	u8 step = tw_step(&segment->socket, &segment->close);
+	bool without_socket = !segment->socket.state || segment->socket.state == TCP_LISTEN;
+	u8 step;
 
+	segment->close.has_ended = without_socket && tw_may_step(&segment->close) && has_ended(segment);
+	step = tw_step(&segment->socket, &segment->close);
 	switch (step) {
 	case TW_NOTE:
 		COUNT(segment->rule, held_by_peer);
@@ -297,47 +342,69 @@ static __always_inline int on_agreed_close(struct __sk_buff *skb, struct segment
 	case TW_ANSWER:
 		if (!segment_sound(skb, segment) || tw_fin_goes_on(acknowledge_fin(skb, segment)))
 			return PASS;
-		note_answered(segment);
 		return TC_DROP;
+	case TW_HAND_ON:
+		return end_what_comes(skb, segment);
 	case TW_END:
 	case TW_END_ORPHAN:
 		return end_instead(skb, segment, step == TW_END_ORPHAN);
 	case TW_END_AFTER:
 		return end_after(skb, segment);
 	case TW_AWAIT:
-		if (note_ending(segment))
-			__sync_fetch_and_add(&awaited, 1);
+		note_awaited(segment);
 		return PASS;
 	}
 	return PASS;
 }
 
-/* One of end_after() passes if the socket that it is to end is in TIME-WAIT. Global: verified once. */
+/* Whether TIME-WAIT does not end by a RST here: net.ipv4.tcp_rfc1337. */
+static __always_inline bool is_protected(struct __sk_buff *skb)
+{
+	struct sk_buff *buffer = bpf_cast_to_kern_ctx(skb);
+	const struct net_device *dev = buffer->dev;
+
+	return bpf_core_field_exists(dev->nd_net.net) && dev->nd_net.net->ipv4.sysctl_tcp_rfc1337;
+}
+
+/*
+ * A client whose SYN was put off answers the old connection's ACK with a RST, and the kernel's TIME-WAIT ends. So does a
+ * record. RSTs for anything else end none (RFC 1337).
+ */
+static __always_inline void end_put_off(struct segment *segment)
+{
+	struct timewait_record *record = record_of(&segment->tuple);
+
+	if (!record || !record->put_off || record->until_ns == CLOSING || record->rcv_nxt != segment->seq)
+		return;
+	if (!bpf_map_delete_elem(&records, &segment->tuple))
+		COUNT(segment->rule, reused);
+}
+
+/* One of hand_on_and_end() passes if the socket that it is to end is in TIME-WAIT. Global: verified once. */
 __noinline int on_rst(struct __sk_buff *skb, struct segment *segment)
 {
-	struct tcp_timewait_sock *remembered;
 	struct tw_socket socket = {};
 	struct sock_common *sk;
-	bool protected = false;
 	bool own;
 
 	if (!segment || rule_at(segment->rule)->timewait != TIMEWAIT_NEGOTIATE)
 		return PASS;
 	own = segment->urgent == OWN_RST && !(segment->packet.flags & FLAG_URG);
 	sk = socket_of(skb, segment);
-	if (!sk)
-		return own ? TC_DROP : PASS;
-	read_socket(sk, &socket);
-	remembered = bpf_skc_to_tcp_timewait_sock(sk);
-	if (remembered)
-		protected = remembered->tw_sk.__tw_common.skc_net.net->ipv4.sysctl_tcp_rfc1337;
-	bpf_sk_release((struct bpf_sock *)sk);
-	if (!own)
+	if (sk) {
+		read_socket(sk, &socket);
+		bpf_sk_release((struct bpf_sock *)sk);
+	}
+	if (!own) {
+		if (recorded && (!sk || socket.state == TCP_LISTEN) && !is_protected(skb) && segment_sound(skb, segment))
+			end_put_off(segment);
 		return tw_shields(&socket) ? TC_DROP : PASS;
-	if (socket.state != TCP_TIME_WAIT || socket.substate != TCP_TIME_WAIT || socket.rcv_nxt != segment->seq || protected)
+	}
+	if (!tw_ends(&socket, segment->seq, segment->ack) || is_protected(skb) || !segment_sound(skb, segment))
 		return TC_DROP;
 	if (was_noted(segment))
 		COUNT(segment->rule, avoided);
+	keep_in_mind(segment, segment->seq - 1);
 	return PASS;
 }
 

@@ -20,7 +20,7 @@ static __always_inline bool in_vlan(struct __sk_buff *skb)
 	return CTX_LOAD(skb, vlan_present) && (CTX_LOAD(skb, vlan_tci) & 0xfff);
 }
 
-/* A receive driver may leave headers in fragments; then they are pulled in, once. */
+/* A receive driver may leave headers in fragments; then those of TCP are pulled in, once. */
 static __always_inline bool pull_headers(struct __sk_buff *skb)
 {
 	u32 linear = skb_end(skb) - skb_start(skb), want = link_header + sizeof(struct ipv6) + 60;
@@ -29,7 +29,24 @@ static __always_inline bool pull_headers(struct __sk_buff *skb)
 		return false;
 	if (linear >= want || linear >= CTX_LOAD(skb, len))
 		return false;
+	/* Copying the head of a datagram, and owning it, would cost more than all the rest. */
+	if (!may_be_tcp(skb_start(skb) + link_header, skb_end(skb), CTX_LOAD(skb, protocol) == bpf_htons(ETH_P_IPV6)))
+		return false;
 	return !bpf_skb_pull_data(skb, want < CTX_LOAD(skb, len) ? want : CTX_LOAD(skb, len));
+}
+
+/*
+ * IPsec has decrypted or checked it, and handed it on as if the device had
+ * received it so. An answer that is sent back there would leave unprotected.
+ */
+static __always_inline bool came_by_ipsec(struct __sk_buff *skb)
+{
+	struct sk_buff *buffer = bpf_cast_to_kern_ctx(skb);
+
+	if (!bpf_core_field_exists(buffer->active_extensions) ||
+	    !bpf_core_enum_value_exists(enum skb_ext_id, SKB_EXT_SEC_PATH))
+		return false;
+	return buffer->active_extensions >> bpf_core_enum_value(enum skb_ext_id, SKB_EXT_SEC_PATH) & 1;
 }
 
 static __always_inline u8 checksum_state(struct __sk_buff *skb)

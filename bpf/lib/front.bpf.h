@@ -3,10 +3,12 @@
  * front.bpf.h - the XDP front: refuses in the driver what tc would refuse,
  * before receive steering and the queues behind it, and off the server's core.
  *
- * It makes tc's decision, on SYNs and, while cookies are out, on final ACKs.
- * Who is let by counts as under way (fronted - front_seen) until tc sees it;
- * tc then decides with claims, exactly. So the front may err to both sides by
- * what is lost in between, and for FRONT_LOST_NS only.
+ * It sees what tc sees, and decides by the same rules, on SYNs and, while
+ * cookies are out, on final ACKs. But it only refuses: it counts nobody as let
+ * in, takes no token and makes no claim. What it lets by is undecided until tc
+ * sees it, and what is lost before that (a full receive backlog, another program
+ * or filter) was never counted. It takes claims for none, so it refuses only what
+ * tc, which sees no more room, refuses too.
  *
  * It sees no VLAN tag that the device has taken off: user space does not attach it
  * where a VLAN's interface is on the device (crates/weir/src/daemon/attachment.rs).
@@ -33,7 +35,8 @@ static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct lis
 
 		if (!walk)
 			return XDP_PASS;
-		cookie_answer(&answer, &walk->options, arrival, isn, buffer->rxq->dev->mtu);
+		answer.ack = isn + 1;
+		cookie_answer(&answer, &walk->options, arrival, listener, buffer->rxq->dev->mtu);
 	} else if (sends_rst(arrival->verdict)) {
 		rst_to_syn(&answer, &arrival->packet, isn, listener);
 	} else {
@@ -42,49 +45,32 @@ static __always_inline int front_refuse_syn(struct xdp_md *xdp, const struct lis
 	return answer_xdp(xdp, &arrival->packet, &answer, arrival->verdict);
 }
 
-/* As view_queue(), without a claim of its own and with those under way to tc. */
-static __always_inline void front_view(struct xdp_md *xdp, struct listen_state *state,
-				       const struct listener_policy *listener, struct arrival *arrival)
+/* As view_queue(), without the claims: the kernel may count them by now, and tc finds that out. */
+static __always_inline void front_view(struct listen_state *state, struct arrival *arrival)
 {
-	u32 extra = inflight_behind_front(state, arrival->now);
-
-	view_read(state, arrival, 0, extra);
-	if (!view_in_doubt(listener, arrival, extra))
-		return;
-	claims_resolve_xdp(xdp, state, arrival->now);
-	view_read(state, arrival, 0, extra);
+	view_read(state, arrival, 0);
 }
 
-static __always_inline int let_by_front(struct listen_state *state)
-{
-	__sync_fetch_and_add(&state->fronted, 1);
-	return XDP_PASS;
-}
-
-/* As judge_syn(), without a claim. */
-__noinline int front_judge(struct xdp_md *xdp, const struct listener_policy *listener, struct listen_state *state,
-			   struct arrival *arrival)
+/* As judge_syn(), without a claim. Global. */
+__noinline int front_judge(const struct listener_policy *listener, struct listen_state *state, struct arrival *arrival)
 {
 	bool waiting;
 
 	if (!listener || !state || !arrival)
 		return VERDICT_syn_admitted;
-	front_view(xdp, state, listener, arrival);
+	front_view(state, arrival);
 	judge_handshakes(state, listener, &arrival->queue);
 	waiting = waits_too_long(state, listener, &arrival->queue, arrival->now);
 	arrival->verdict =
-		verdict_on(listener, arrival, waiting, cookie_possible(arrival), flooded(state, arrival->now));
+		verdict_on(listener, arrival, waiting, cookie_possible(listener, arrival), flooded(state, arrival->now));
 	return arrival->verdict;
 }
 
-/* Whether tc may let the SYN in because its source is steady. tc counts the claims, of which some may be over. */
+/* Whether tc may let the SYN in because its source is steady. */
 static __always_inline bool front_spares(const struct listener_policy *listener, const struct listen_state *state,
 					 struct arrival *arrival)
 {
-	struct queue_view bare = arrival->queue;
-
-	bare.claims = 0;
-	if (!turns_away(arrival->verdict) || !steady_place(listener, &bare, state->group))
+	if (!turns_away(arrival->verdict) || !steady_place(listener, &arrival->queue, state->group))
 		return false;
 	look_at_source(listener, arrival);
 	return arrival->steady != STEADY_NOT;
@@ -101,41 +87,36 @@ static __always_inline int front_decide_by_lookup(struct xdp_md *xdp, const stru
 
 	if (!sk)
 		return XDP_PASS;
-	tp = listener_read(sk);
+	tp = listener_chosen(sk, arrival);
 	if (sk->state != TCP_LISTEN) {
 		bpf_sk_release(sk);
-		/* tc will count it too, if it knows the listener. */
-		return *state ? let_by_front(*state) : XDP_PASS;
+		return XDP_PASS;
 	}
-	arrival->mptcp = tp->is_mptcp;
+	arrival->mptcp = is_mptcp(tp);
 	other = !*state || (u64)tp != arrival->socket;
 	if (other)
 		*state = syn_found(arrival, destination, tp);
-	if (!*state) {
+	if (!*state || is_steered(&arrival->socket)) {
 		bpf_sk_release(sk);
 		return XDP_PASS;
 	}
 	if (other || arrival->time_wait)
-		front_judge(xdp, listener, *state, arrival);
+		front_judge(listener, *state, arrival);
 	bpf_sk_release(sk);
-	if (goes_on(arrival->verdict) || listener->observe || front_spares(listener, *state, arrival))
-		return let_by_front(*state);
+	if (goes_on(arrival->verdict) || listener->observe || front_spares(listener, *state, arrival) ||
+	    (arrival->mptcp && adds_path_xdp(xdp, arrival)))
+		return XDP_PASS;
 	return REFUSE;
 }
 
-/*
- * Polices a SYN of a limited class and marks it for tc. Where it cannot be
- * marked, tc polices it, so that no token is taken twice.
- */
-static __always_inline bool front_over_rate(struct xdp_md *xdp, const struct listener_policy *listener,
-					    struct arrival *arrival)
+/* Whether the SYN's class has no token; then with its verdict. tc takes the token of a SYN that comes in. */
+static __always_inline bool front_over_rate(const struct listener_policy *listener, struct arrival *arrival)
 {
-	u32 copy = class_copy(listener);
 	int over;
 
-	if (!polices(listener) || listener->observe || !class_limited(arrival->class, copy) || !mark_policed(xdp))
+	if (!polices(listener) || listener->observe)
 		return false;
-	over = police(arrival->class, copy);
+	over = police(arrival->class, class_copy(listener), false);
 	arrival->verdict = rate_verdict(listener, over);
 	return over;
 }
@@ -145,7 +126,7 @@ static __always_inline int front_turn_away(struct xdp_md *xdp, const struct list
 					   struct arrival *arrival, struct listen_state *state)
 {
 	/* tc does not see it. */
-	note_source(listener, arrival);
+	note_source_at_front(listener, arrival);
 	note_refusal(state, listener, arrival);
 	count_for(listener, arrival->class, VERDICT_refused_at_xdp);
 	return front_refuse_syn(xdp, listener, arrival);
@@ -161,35 +142,35 @@ __noinline int front_syn(struct xdp_md *xdp, const struct listener_policy *liste
 	if (!listener || !arrival || !tuple_of_xdp(xdp, arrival))
 		return XDP_PASS;
 	arrival->now = clock_ns();
-	arrival->mptcp = arrival->time_wait = 0;
+	arrival->mptcp = arrival->time_wait = arrival->retried = 0;
 	destination = destination_of(xdp, true, CTX_LOAD(xdp, ingress_ifindex), arrival);
 	if (!destination)
 		return XDP_PASS;
 	arrival->class = class_for(listener, arrival);
-	if (front_over_rate(xdp, listener, arrival) && answerable_xdp(xdp, arrival))
-		return front_turn_away(xdp, listener, arrival, NULL);
+	if (front_over_rate(listener, arrival) && answerable_xdp(xdp, arrival))
+		return is_held_xdp(xdp, arrival) ? XDP_PASS : front_turn_away(xdp, listener, arrival, NULL);
 	state = syn_recall(arrival, destination);
-	if (state && goes_on(front_judge(xdp, listener, state, arrival)))
-		return let_by_front(state);
+	if (state && goes_on(front_judge(listener, state, arrival)))
+		return XDP_PASS;
 	action = front_decide_by_lookup(xdp, listener, arrival, destination, &state);
 	if (action != REFUSE)
 		return action;
-	return answerable_xdp(xdp, arrival) ? front_turn_away(xdp, listener, arrival, state) : let_by_front(state);
+	return answerable_xdp(xdp, arrival) ? front_turn_away(xdp, listener, arrival, state) : XDP_PASS;
 }
 
 /* The verdict on the final ACK of a cookie, without a claim. Global. */
-__noinline int front_judge_ack(struct xdp_md *xdp, const struct listener_policy *listener, struct listen_state *state,
+__noinline int front_judge_ack(const struct listener_policy *listener, struct listen_state *state,
 			       struct arrival *arrival)
 {
 	if (!listener || !state || !arrival)
 		return VERDICT_cookie_accepted;
-	front_view(xdp, state, listener, arrival);
+	front_view(state, arrival);
 	arrival->verdict = cookie_ack_verdict(listener, &arrival->queue,
 					      waits_too_long(state, listener, &arrival->queue, arrival->now));
 	return arrival->verdict;
 }
 
-/* Cookies that the front let by once are tc's: their data must not count as under way again. */
+/* Cookies that the front let by once are tc's: it may have accepted one whose data comes now. */
 static __always_inline int front_cookie_ack(struct xdp_md *xdp, const struct listener_policy *listener,
 					    struct arrival *arrival, struct listen_state *state)
 {
@@ -197,15 +178,15 @@ static __always_inline int front_cookie_ack(struct xdp_md *xdp, const struct lis
 	u32 ack = 0, seq = seq_of_xdp(xdp, &arrival->packet, &ack);
 	struct cookie_ack cookie = cookie_answered(seq, ack);
 
-	if (settled(let_by, &cookie) || !cookie_valid(arrival, &cookie))
+	if (settled(let_by, &cookie) || !cookie_valid(listener, arrival, &cookie))
 		return XDP_PASS;
 	arrival->verdict = VERDICT_ack_reset_full;
 	if (!settled(refused, &cookie)) {
 		arrival->class = class_for(listener, arrival);
-		if (front_judge_ack(xdp, listener, state, arrival) == VERDICT_cookie_accepted ||
+		if (front_judge_ack(listener, state, arrival) == VERDICT_cookie_accepted ||
 		    !answerable_xdp(xdp, arrival)) {
 			settle(let_by, &cookie);
-			return let_by_front(state);
+			return XDP_PASS;
 		}
 		settle(refused, &cookie);
 		note_refused_ack(state, listener, arrival);

@@ -2,7 +2,7 @@
 /*
  * headers.h - finds the TCP header that packet.h does not: behind IPv4 options or
  * IPv6 extension headers, or in the first fragment. Pure; the model is
- * weir_core::headers.
+ * weir_models::headers.
  *
  * What the kernel takes for a SYN is one here. Not found are headers that it takes
  * only with IPsec (AH), and what lies behind HEADERS_MAX bytes of extension headers,

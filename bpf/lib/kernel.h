@@ -43,10 +43,20 @@ typedef _Bool bool;
 #define IPPROTO_TCP 6
 
 /* include/net/tcp_states.h */
-enum { TCP_ESTABLISHED = 1, TCP_TIME_WAIT = 6, TCP_CLOSE = 7, TCP_LISTEN = 10, TCP_NEW_SYN_RECV = 12 };
+enum {
+	TCP_ESTABLISHED = 1,
+	TCP_TIME_WAIT = 6,
+	TCP_CLOSE = 7,
+	TCP_CLOSE_WAIT = 8,
+	TCP_LISTEN = 10,
+	TCP_NEW_SYN_RECV = 12,
+};
 
 /* include/linux/skbuff.h: who has summed what */
 enum { CHECKSUM_NONE, CHECKSUM_UNNECESSARY, CHECKSUM_COMPLETE, CHECKSUM_PARTIAL };
+
+/* include/linux/skbuff.h: bits of active_extensions. The real number is found at load, as offsets are. */
+enum skb_ext_id { SKB_EXT_SEC_PATH = 1 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -70,6 +80,7 @@ struct netns_ipv4 {
 
 struct net {
 	struct ns_common ns;
+	u64 net_cookie;
 	struct netns_ipv4 ipv4;
 };
 
@@ -87,7 +98,9 @@ struct sock_common {
 	struct in6_addr skc_v6_rcv_saddr;
 	possible_net_t skc_net;
 	unsigned long skc_flags;
+	unsigned int skc_hash;
 	u32 skc_tw_rcv_nxt;
+	u32 skc_tw_snd_nxt;
 	struct sock *skc_listener;
 };
 
@@ -100,6 +113,7 @@ struct bpf_sock_ops_kern {
 };
 
 struct bpf_prog_aux {
+	u32 id;
 	char name[16];
 };
 
@@ -108,7 +122,15 @@ struct bpf_prog {
 };
 
 struct sock_reuseport {
+	u16 num_socks;
+	unsigned int incoming_cpu;
 	struct bpf_prog *prog;
+	struct sock *socks[];
+};
+
+/* A pointer and no more: as which any pointer in memory is read. */
+struct hlist_head {
+	struct hlist_node *first;
 };
 
 struct inode {
@@ -117,6 +139,7 @@ struct inode {
 
 struct socket {
 	int state;
+	struct sock *sk;
 };
 
 struct socket_alloc {
@@ -129,7 +152,9 @@ struct sock {
 	struct socket *sk_socket;
 	u32 sk_ack_backlog;
 	u32 sk_max_ack_backlog;
+	int sk_rx_dst_ifindex;
 	int sk_wmem_queued;
+	u16 sk_protocol;
 	int sk_sndbuf;
 	struct {
 		int owned;
@@ -146,8 +171,16 @@ struct request_sock_queue {
 	struct fastopen_queue fastopenq;
 };
 
+struct inet_sock {
+	__be16 inet_sport;
+};
+
 struct inet_connection_sock {
+	struct inet_sock icsk_inet;
 	struct request_sock_queue icsk_accept_queue;
+	struct {
+		u32 lrcvtime;
+	} icsk_ack;
 };
 
 struct tcp_options_received {
@@ -158,8 +191,16 @@ struct tcp_options_received {
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	u32 rcv_nxt;
+	u32 rcv_wup;
+	u32 rcv_wnd;
 	u32 copied_seq;
 	u32 write_seq;
+	u32 snd_una;
+	u32 snd_wl1;
+	u32 lsndtime;
+	u32 data_segs_in;
+	u32 data_segs_out;
+	u32 max_window;
 	u32 tsoffset;
 	u64 tcp_mstamp;
 	struct tcp_options_received rx_opt;
@@ -167,6 +208,8 @@ struct tcp_sock {
 	u8 save_syn : 2;
 	u8 bpf_sock_ops_cb_flags;
 	bool is_mptcp;
+	struct tcp_md5sig_info *md5sig_info;
+	struct tcp_ao_info *ao_info;
 };
 
 struct timer_list {
@@ -181,6 +224,7 @@ struct inet_timewait_sock {
 
 struct tcp_timewait_sock {
 	struct inet_timewait_sock tw_sk;
+	u32 tw_rcv_wnd;
 	u32 tw_ts_recent;
 	int tw_ts_recent_stamp;
 };
@@ -190,8 +234,50 @@ struct tcp_request_sock {
 	u32 snt_isn;
 };
 
+struct in_ifaddr {
+	struct in_ifaddr *ifa_next;
+	__be32 ifa_local;
+};
+
+struct in_device {
+	struct in_ifaddr *ifa_list;
+};
+
+struct list_head {
+	struct list_head *next;
+};
+
+struct inet6_ifaddr {
+	struct in6_addr addr;
+	struct list_head if_list;
+};
+
+struct inet6_dev {
+	struct list_head addr_list;
+};
+
 struct net_device {
 	unsigned int mtu;
+	const unsigned char *dev_addr;
+	possible_net_t nd_net;
+	struct bpf_mprog_entry *tcx_ingress;
+	void *rx_handler;
+	struct in_device *ip_ptr;
+	struct inet6_dev *ip6_ptr;
+};
+
+struct bpf_mprog_bundle {
+	u32 count;
+};
+
+struct bpf_mprog_entry {
+	struct bpf_mprog_bundle *parent;
+};
+
+/* What a packet meets at tc ingress of a device: the programs at tcx, then the filters of clsact or an ingress qdisc. */
+struct tcx_entry {
+	struct mini_Qdisc *miniq;
+	struct bpf_mprog_bundle bundle;
 };
 
 struct xdp_rxq_info {
@@ -204,12 +290,14 @@ struct xdp_buff {
 
 struct sk_buff {
 	u8 ip_summed : 2;
+	__u8 active_extensions;
 	__be16 protocol;
 	__u16 network_header;
 	__u16 mac_header;
 	unsigned int truesize;
 	struct net_device *dev;
 	char cb[48];
+	__wsum csum;
 };
 
 /* What a qdisc finds in the cb of a packet. */
@@ -250,6 +338,12 @@ struct seq_file {
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
+	u64 seq_num;
+};
+
+struct bpf_iter__bpf_prog {
+	struct bpf_iter_meta *meta;
+	struct bpf_prog *prog;
 };
 
 struct bpf_iter__tcp {
@@ -258,6 +352,32 @@ struct bpf_iter__tcp {
 };
 
 #pragma clang attribute pop
+
+/*
+ * Fields that not every kernel has, by its configuration (MPTCP, IPV6, NET_NS, NETFILTER) or its version. They are
+ * asked for first: what a program reads of a field that is not there, the verifier refuses unless it is never reached.
+ * crates/kernel/tests/fields.rs takes each of them away.
+ */
+static __always_inline bool is_mptcp(const struct tcp_sock *tp)
+{
+	if (!bpf_core_field_exists(tp->is_mptcp))
+		return false;
+	return tp->is_mptcp;
+}
+
+/* Whether a socket has keys of TCP-MD5 or TCP-AO: its peers do not hear what is not signed, as all that weir says. */
+static __always_inline bool is_signed(const struct tcp_sock *tp)
+{
+	if (bpf_core_field_exists(tp->md5sig_info) && tp->md5sig_info)
+		return true;
+	return bpf_core_field_exists(tp->ao_info) && tp->ao_info;
+}
+
+/* The network namespace of a socket. NULL: the kernel knows one only. */
+static __always_inline const struct net *namespace_of(const struct sock_common *sk)
+{
+	return bpf_core_field_exists(sk->skc_net.net) ? sk->skc_net.net : NULL;
+}
 
 extern void *bpf_rdonly_cast(const void *obj, u32 btf_id) __ksym;
 extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;

@@ -57,6 +57,12 @@ static __always_inline bool holds(u32 flags)
 	return (flags & HOLDS) == HOLDS;
 }
 
+/* Where no application has asked for anything, the flag is another program's. */
+static __always_inline bool is_chosen(u32 flags)
+{
+	return wished && flags & CHOSEN;
+}
+
 /* Whether this end's address is the larger one (Table 1). */
 static __always_inline bool is_larger(const struct timewait_tuple *tuple)
 {
@@ -152,6 +158,24 @@ static __always_inline s32 rule_of_opened(const struct timewait_tuple *tuple)
 	return rule < 0 && wished ? WEIR_TIMEWAIT_ASKED : rule;
 }
 
+/*
+ * The rule of a socket that has sent its SYN or its SYN/ACK; -1: its options are another program's, which may have set the
+ * same flag.
+ */
+static __always_inline s32 rule_of_socket(struct bpf_sock_ops *ops, u32 flags)
+{
+	struct timewait_tuple tuple;
+	s32 rule;
+
+	tuple_of(ops, &tuple);
+	rule = rule_of_listener(&tuple);
+	if (rule < 0)
+		rule = rule_of_server(&tuple);
+	if (rule < 0 && wished && (holds(flags) || wish_of(ops) > WISH_OFF))
+		rule = WEIR_TIMEWAIT_ASKED;
+	return rule;
+}
+
 /* Flags of the listening socket to which a SYN came; 0 also where a SYN cookie is sent. */
 static __always_inline u32 flags_of_listener(struct bpf_sock_ops *ops)
 {
@@ -172,13 +196,13 @@ static __always_inline s32 rule_of_accepted(const struct timewait_tuple *tuple, 
 {
 	s32 rule = rule_of_listener(tuple);
 
-	return rule < 0 && flags & CHOSEN ? WEIR_TIMEWAIT_ASKED : rule;
+	return rule < 0 && is_chosen(flags) ? WEIR_TIMEWAIT_ASKED : rule;
 }
 
 /* The holder that such a listening socket chooses. */
 static __always_inline u8 choice_by(u32 flags, s32 rule)
 {
-	if (flags & CHOSEN)
+	if (is_chosen(flags))
 		return tw_choice(holds(flags) ? HOLDER_SERVER : HOLDER_CLIENT);
 	return tw_choice(rule_at(rule)->holder);
 }
@@ -225,7 +249,7 @@ static __always_inline void on_connect(struct bpf_sock_ops *ops)
 		let_by(ports, tuple.remote_port);
 	}
 	tp = tcp_of(ops);
-	if (tp && !tp->is_mptcp)
+	if (tp && !is_mptcp(tp))
 		set_flags(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
 }
 
@@ -280,6 +304,8 @@ static __always_inline void on_length(struct bpf_sock_ops *ops)
 		/* Of one that is sent once more the SYN is not kept: a client that did not ask overlooks the option. */
 		if (options.phase != TW_OFFER && loaded != -ENOENT)
 			return;
+	} else if (rule_of_socket(ops, CTX_LOAD(ops, bpf_sock_ops_cb_flags)) < 0) {
+		return;
 	}
 	bpf_reserve_hdr_opt(ops, TW_OPTION_LEN, 0);
 }
@@ -316,6 +342,8 @@ static __always_inline void on_write(struct bpf_sock_ops *ops)
 			store_option(ops, TW_OFFER, tw_offer(accept_by(wish_of(ops), rule_at(rule)->accept)));
 		return;
 	}
+	if (rule_of_socket(ops, asked) < 0)
+		return;
 	phase = holds(asked) ? tw_phase_of(state) : TW_AGREED;
 	/* One segment confirms the choice; the holder's FIN is the next one with an option. */
 	if (phase == TW_AGREED)
@@ -360,12 +388,12 @@ static __always_inline void on_accepted(struct bpf_sock_ops *ops)
 
 	if (!(flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
 		return;
-	/* Of the listening socket. */
-	set_flags(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | (flags & CHOSEN ? CHOSEN | HOLDS : 0));
 	tuple_of(ops, &tuple);
 	rule = rule_of_accepted(&tuple, flags);
 	if (rule < 0)
 		return;
+	/* Of the listening socket. */
+	set_flags(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | (is_chosen(flags) ? CHOSEN | HOLDS : 0));
 	choice = choice_by(flags, rule);
 	load_option(ops, 0, &options);
 	/* If the ACK was lost, the SYN has said that the other end can. */
@@ -514,16 +542,16 @@ int timewait_mark(struct bpf_iter__tcp *ctx)
 		wish = bpf_sk_storage_get(&wishes, tp, NULL, 0);
 	own = flags_by(wish ? *wish : WISH_RULES, bits);
 	flags = tp->bpf_sock_ops_cb_flags;
-	if (!bits && !own && !(flags & CHOSEN))
+	if (!bits && !own && !is_chosen(flags))
 		return 0;
 	if (own & CHOSEN)
 		let_by(own_ports, bpf_htons(skc->skc_num));
-	wanted = flags & ~(BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | (flags & CHOSEN ? CHOSEN | HOLDS : 0));
+	wanted = flags & ~(BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | (is_chosen(flags) ? CHOSEN | HOLDS : 0));
 	wanted |= own;
 	if (wanted != flags && bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &wanted, sizeof(wanted)) && own)
 		unmarked++;
 	if (own) {
-		with_mptcp += tp->is_mptcp;
+		with_mptcp += is_mptcp(tp);
 		with_fast_open += tp->inet_conn.icsk_accept_queue.fastopenq.max_qlen > 0;
 	}
 	save = own & CHOSEN ? holds(own) : own && (bits & WEIR_PORT_HOLDS);

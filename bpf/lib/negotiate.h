@@ -2,7 +2,7 @@
 /*
  * negotiate.h - which end of a connection holds its TIME-WAIT (FTY99, Section 3)
  * and what each end does about it at the close. Pure; the model is
- * weir_core::timewait::negotiate.
+ * weir_models::timewait::negotiate.
  *
  * The option goes in five kinds of segment (enum tw_phase). The first three are
  * the paper's. The last two stand in the holder's FIN: the other end forgets
@@ -100,7 +100,9 @@ enum {
 /* The socket for which a segment comes. Host order. */
 struct tw_socket {
 	u32 rcv_nxt;	/* the next sequence number of the other end */
-	u32 write_seq;	/* the next one of this end, its FIN counted; not of TIME-WAIT sockets */
+	u32 window;	/* how many bytes from there on it may send */
+	u32 write_seq;	/* the next one of this end, its FIN counted */
+	u32 oldest;	/* the lowest number that the other end may acknowledge: older ones are stale or forged */
 	u8 state;	/* 0: there is none */
 	u8 substate;	/* of a TIME-WAIT socket: TW_FIN_WAIT2 until the other end has closed */
 	u8 orphan;	/* 1: no program has it; not of TIME-WAIT sockets */
@@ -117,12 +119,14 @@ struct tw_segment {
 	u8 phase;	/* of its option, if that says that its sender holds */
 	u8 sealed;	/* 1: a signature covers its header */
 	u8 awaited;	/* 1: this connection is among those that are ending here */
+	u8 has_ended;	/* 1: it is a FIN that has ended its connection here already */
 };
 
 enum tw_step {
 	TW_PASS,	/* nothing */
 	TW_NOTE,	/* it closes first, and holds: count it */
-	TW_ANSWER,	/* acknowledge its FIN; there is no socket any more */
+	TW_ANSWER,	/* acknowledge its FIN once more; there is no socket any more */
+	TW_HAND_ON,	/* hand it on, then end a socket that has come meanwhile */
 	TW_END,		/* the same, and end the socket */
 	TW_END_ORPHAN,	/* the same, and look later whether it has ended: see tw_missed() */
 	TW_END_AFTER,	/* hand it on, then end the socket */
@@ -133,6 +137,19 @@ enum tw_step {
 static __always_inline bool tw_may_step(const struct tw_segment *segment)
 {
 	return segment->fin ? segment->phase == TW_HOLDS || segment->phase == TW_WILL_HOLD : segment->awaited;
+}
+
+/*
+ * Whether the numbers of a segment are those of the connection (RFC 9293, Section
+ * 3.10.7.4; RFC 5961, Section 5): its last byte is within the window, and it
+ * acknowledges what was sent, not too long ago. Anybody can write the option in a
+ * FIN. Who cannot see the connection has to guess both numbers, and who guesses
+ * them can have data read from it.
+ */
+static __always_inline bool tw_is_of(const struct tw_socket *socket, const struct tw_segment *segment)
+{
+	return segment->seq + segment->data - socket->rcv_nxt <= socket->window &&
+	       segment->ack - socket->oldest <= socket->write_seq - socket->oldest;
 }
 
 /*
@@ -154,24 +171,29 @@ static __always_inline u8 tw_step(const struct tw_socket *socket, const struct t
 	switch (socket->state) {
 	case 0:
 	case TW_LISTEN:
-		/* A RST in place of this ACK would end the holder's socket before its TIME-WAIT. */
-		return segment->data ? TW_PASS : TW_ANSWER;
+		/*
+		 * Nobody else's FIN is acknowledged: its data may be lost. While the kernel puts a TIME-WAIT socket in place of
+		 * one in FIN-WAIT-2, none is found for a moment.
+		 */
+		if (segment->data)
+			return TW_PASS;
+		return segment->has_ended ? TW_ANSWER : TW_HAND_ON;
 	case TW_ESTABLISHED:
-		return in_order ? TW_NOTE : TW_PASS;
+		return in_order && tw_is_of(socket, segment) ? TW_NOTE : TW_PASS;
 	case TW_FIN_WAIT1:
 	case TW_FIN_WAIT2:
 	case TW_CLOSE:	/* since it was found: there is a TIME-WAIT socket in FIN-WAIT-2 in its place */
 		/* Both ends think that they hold: then both do. */
-		if (!holds && socket->holds)
+		if ((!holds && socket->holds) || !tw_is_of(socket, segment))
 			return TW_PASS;
 		if (!in_order || (socket->state == TW_FIN_WAIT1 && !acked))
 			return TW_AWAIT;
 		return socket->orphan && !segment->data ? TW_END_ORPHAN : TW_END_AFTER;
 	case TW_TIME_WAIT:
 		if (socket->substate == TW_FIN_WAIT2)
-			return in_order && !segment->data ? TW_END : TW_PASS;
+			return in_order && !segment->data && tw_is_of(socket, segment) ? TW_END : TW_PASS;
 		/* Its FIN once more: the first one found the socket in use. */
-		return holds && segment->seq + segment->data + 1 == socket->rcv_nxt ? TW_END_AFTER : TW_PASS;
+		return holds && acked && segment->seq + segment->data + 1 == socket->rcv_nxt ? TW_END_AFTER : TW_PASS;
 	}
 	return TW_PASS;
 }
@@ -221,6 +243,16 @@ static __always_inline u8 tw_hold(u8 from, u8 to)
 	if (to == TW_LAST_ACK)
 		return TW_RESERVE;
 	return from == TW_LAST_ACK ? TW_BEGIN : TW_NO_CHANGE;
+}
+
+/*
+ * Whether a RST of this end's own, behind the last segment of a connection, ends the socket that it meets: the kernel has
+ * all up to the other end's FIN, which has the number before the RST's.
+ */
+static __always_inline bool tw_ends(const struct tw_socket *socket, u32 seq, u32 ack)
+{
+	return socket->state == TW_TIME_WAIT && socket->substate == TW_TIME_WAIT && socket->rcv_nxt == seq &&
+	       ack - socket->oldest <= socket->write_seq - socket->oldest;
 }
 
 /*

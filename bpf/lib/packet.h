@@ -2,7 +2,7 @@
 /*
  * packet.h - what the guard reads of a packet. Pure: works on bytes between
  * two pointers, so that the same code runs in tc, in XDP and natively in the
- * property tests against weir-core's `packet` module.
+ * property tests against weir-models' `packet` module.
  *
  * Everything that is not a plain, whole TCP header over IPv4 without options
  * or IPv6 without extension headers is "not ours": fragments, VLAN tags, IP
@@ -131,6 +131,17 @@ static __always_inline int packet_parse(const void *data, const void *data_end, 
 	return 0;
 }
 
+/* Whether a packet may be TCP, as far as its IP header says, which may lie outside of what there is of it in one piece. */
+static __always_inline bool may_be_tcp(const void *network, const void *data_end, bool v6)
+{
+	const struct ipv4 *ip4 = network;
+	const struct ipv6 *ip6 = network;
+
+	if (v6)
+		return (const void *)(ip6 + 1) > data_end || ip6->next == IPPROTO_TCP;
+	return (const void *)(ip4 + 1) > data_end || ip4->proto == IPPROTO_TCP;
+}
+
 /* Only SYN of the six classic flags that steer a handshake; ECN's CWR and ECE may be set. */
 static __always_inline bool is_syn(u8 flags)
 {
@@ -172,6 +183,7 @@ struct syn_options {
 	u32 tsecr;
 	u8 phase;	/* enum tw_phase; 0: no option of TIME-WAIT negotiation */
 	u8 holder;	/* enum tw_wire, if there is one */
+	u8 join;	/* 1: the handshake adds a path to an MPTCP connection (MP_JOIN: RFC 8684, Section 3.2) */
 	u8 sealed;	/* 1: a signature covers the header (RFC 2385, RFC 5925) */
 };
 
@@ -182,6 +194,10 @@ struct syn_options {
 #define TW_OPTION_KIND 253
 #define TW_OPTION_LEN 8
 #define TW_EXID 0x54574e47
+
+/* RFC 8684, Section 3: the option, and of its subtypes, the upper four bits of its third byte, one. */
+#define MPTCP_OPTION_KIND 30
+#define MPTCP_JOIN 1
 
 /* A TIME-WAIT socket, as the kernel looks at it when a SYN comes for it. Host order. */
 struct time_wait {
@@ -251,6 +267,8 @@ static __always_inline u32 option_step(const u8 *buf, u32 at, u32 len, struct sy
 			options->phase = buf[(at + 6) & 63];
 			options->holder = buf[(at + 7) & 63];
 		}
+	} else if (kind == MPTCP_OPTION_KIND && size > 2) {
+		options->join |= buf[(at + 2) & 63] >> 4 == MPTCP_JOIN;
 	} else if (kind == 19 || kind == 29) {
 		options->sealed = 1;
 	}

@@ -8,6 +8,7 @@
 
 #include "abi/queue.h"
 #include "lib/kernel.h"
+#include "lib/listener.bpf.h"
 
 /* Mapped by user space. */
 struct {
@@ -30,20 +31,6 @@ struct {
 static __always_inline struct parking_group *parking_group(u32 number)
 {
 	return bpf_map_lookup_elem(&parking, &number);
-}
-
-/*
- * A listening socket of which only the address is known. TCP sockets keep
- * their type when freed (SLAB_TYPESAFE_BY_RCU), so what is read then is old or
- * another socket's: the state and the port tell. NULL: it does not listen.
- */
-static __always_inline const struct tcp_sock *listener_at(u64 address, u16 port)
-{
-	const struct sock_common *sk = bpf_rdonly_cast((void *)address, bpf_core_type_id_kernel(struct sock_common));
-
-	if (!address || sk->skc_state != TCP_LISTEN || sk->skc_num != port)
-		return NULL;
-	return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
 }
 
 static __always_inline u32 listener_length(const struct tcp_sock *tp)

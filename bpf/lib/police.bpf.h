@@ -4,9 +4,11 @@
  * (bucket.h) with the operator's rate and burst; the controller may set a lower
  * rate, which expires by itself.
  *
- * Asked once for each SYN to a guarded address of this host, before anything
- * about the listening socket is looked up. Where the XDP front polices, it
- * marks the frame, and tc takes no second token.
+ * Asked for each SYN to a guarded address of this host, before anything about
+ * the listening socket is looked up. tc takes the token. The XDP front refuses
+ * those that find none, and takes none. Who is to be refused is looked up first: a
+ * SYN that repeats one whose handshake the kernel holds takes a token too, but is not
+ * refused for want of one.
  */
 #ifndef WEIR_POLICE_BPF_H
 #define WEIR_POLICE_BPF_H
@@ -19,9 +21,6 @@
 #include "lib/kernel.h"
 #include "lib/state.bpf.h"
 
-/* What the front writes before the frame of a SYN that it let by: tc's data_meta. */
-#define POLICED_MARK 0x77656972 /* "weir" */
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, WEIR_CLASS_SLOTS);
@@ -29,12 +28,32 @@ struct {
 	__type(value, struct class_limit);
 } class_limits SEC(".maps");
 
-struct {
+EXPORT_TYPE(struct, class_state);
+
+/* What classes have used and met: an array in pieces, for 4.3 MB are too much where there are few classes. */
+struct class_states_piece {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, WEIR_CLASS_SLOTS);
+	__uint(max_entries, WEIR_CLASS_PIECE);
 	__type(key, u32);
 	__type(value, struct class_state);
+};
+
+/* User space makes a piece when a class gets a slot in it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, WEIR_CLASS_PIECES);
+	__type(key, u32);
+	__array(values, struct class_states_piece);
 } class_states SEC(".maps");
+
+/* NULL: there is no class in this slot. */
+static __always_inline struct class_state *class_state_of(u32 class)
+{
+	u32 number = class / WEIR_CLASS_PIECE, slot = class % WEIR_CLASS_PIECE;
+	void *piece = bpf_map_lookup_elem(&class_states, &number);
+
+	return piece ? bpf_map_lookup_elem(piece, &slot) : NULL;
+}
 
 static __always_inline u32 class_copy(const struct listener_policy *listener)
 {
@@ -46,7 +65,7 @@ static __always_inline u32 class_for(const struct listener_policy *listener, con
 {
 	if (!listener->classes)
 		return WEIR_NO_CLASS;
-	return class_of(&arrival->tuple, arrival->packet.v6, listener->counters + 1, class_copy(listener));
+	return class_of(&arrival->tuple, arrival->packet.v6, listener->owner, class_copy(listener));
 }
 
 /* Counts for the listener and for the class. */
@@ -59,7 +78,7 @@ static __always_inline void count_for(const struct listener_policy *listener, u3
 	count(listener, v);
 	if (class == WEIR_NO_CLASS || v >= VERDICT_COUNT)
 		return;
-	state = bpf_map_lookup_elem(&class_states, &class);
+	state = class_state_of(class);
 	if (state)
 		__sync_fetch_and_add((u64 *)&state->counters + v, 1);
 }
@@ -89,15 +108,15 @@ __noinline int take_token(u64 *next, u64 now_ns, u64 interval, u64 tolerance)
 enum police { POLICE_PASS, POLICE_DROP, POLICE_RST, POLICE_HELD };
 
 /*
- * May a SYN of this class come in? What is over the controller's rate gets what the listener gives to those
- * that it cannot serve (reject_syn): nobody has said over_rate of a class without a rate. Global, as
- * class_of().
+ * May a SYN of this class come in? takes: then it has its token. What is over the controller's rate gets what the
+ * listener gives to those that it cannot serve (reject_syn): nobody has said over_rate of a class without a rate.
+ * Global, as class_of().
  */
-__noinline int police(u32 class, u32 copy)
+__noinline int police(u32 class, u32 copy, u32 takes)
 {
 	const struct class_policy *policy = class_policy_of(class, copy);
 	const struct class_limit *controlled = bpf_map_lookup_elem(&class_limits, &class);
-	struct class_state *state = bpf_map_lookup_elem(&class_states, &class);
+	struct class_state *state = class_state_of(class);
 	const struct bucket_limit *limit;
 	u64 now;
 
@@ -105,20 +124,12 @@ __noinline int police(u32 class, u32 copy)
 		return POLICE_PASS;
 	now = bpf_ktime_get_ns();
 	limit = limit_of(policy, controlled, now);
-	if (!limit || take_token(&state->next, now, limit->interval, limit->tolerance))
+	if (!limit || (takes ? take_token(&state->next, now, limit->interval, limit->tolerance) :
+			       bucket_has(&state->next, now, limit)))
 		return POLICE_PASS;
 	if (limit != &policy->limit)
 		return POLICE_HELD;
 	return policy->over_rate == OVER_RATE_RST ? POLICE_RST : POLICE_DROP;
-}
-
-/* Whether a class may be limited, so that a token of it must not be taken twice. */
-static __always_inline bool class_limited(u32 class, u32 copy)
-{
-	const struct class_policy *policy = class_policy_of(class, copy);
-	const struct class_limit *controlled = bpf_map_lookup_elem(&class_limits, &class);
-
-	return policy && controlled && (policy->limit.interval | controlled->limit.interval);
 }
 
 static __always_inline enum verdict rate_verdict(const struct listener_policy *listener, int police)
@@ -132,7 +143,7 @@ static __always_inline enum verdict rate_verdict(const struct listener_policy *l
 static __always_inline void sample_rate(const struct listener_policy *listener, const struct arrival *arrival)
 {
 	u32 class = arrival->class;
-	struct class_state *state = bpf_map_lookup_elem(&class_states, &class);
+	struct class_state *state = class_state_of(class);
 	struct guard_event *event;
 
 	if (!state || !sample_due(&state->event_ns, arrival->now))
@@ -140,28 +151,6 @@ static __always_inline void sample_rate(const struct listener_policy *listener, 
 	event = event_begin(listener, arrival);
 	if (event)
 		bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
-}
-
-/* Whether the front has policed this SYN already. */
-static __always_inline bool policed_at_front(const struct listener_policy *listener, struct __sk_buff *skb)
-{
-	u32 *mark = (void *)CTX_LOAD(skb, data_meta);
-
-	return listener->front_xdp && (void *)(mark + 1) <= skb_start(skb) && *mark == POLICED_MARK;
-}
-
-/* Marks the frame for tc. False: the driver keeps no metadata, and tc polices. */
-static __always_inline bool mark_policed(struct xdp_md *xdp)
-{
-	u32 *mark;
-
-	if (bpf_xdp_adjust_meta(xdp, -(int)sizeof(*mark)))
-		return false;
-	mark = (void *)CTX_LOAD(xdp, data_meta);
-	if ((void *)(mark + 1) > xdp_start(xdp))
-		return false;
-	*mark = POLICED_MARK;
-	return true;
 }
 
 #endif

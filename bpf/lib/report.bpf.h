@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * report.bpf.h - the listening sockets of the reader's network namespace, with
+ * report.bpf.h - the listening sockets of a network namespace, the iterator's of its opener's, with
  * what no socket diagnostic tells: the half-open connections, and the guard's
  * estimate of the wait. An iterator finds them. That takes up to 20 ms where
  * few connections are open: behind the listening sockets the kernel walks its
@@ -17,8 +17,11 @@
 #include "lib/admit.h"
 #include "lib/export.bpf.h"
 #include "lib/kernel.h"
+#include "lib/own_filters.bpf.h"
 #include "lib/parking.bpf.h"
 #include "lib/state.bpf.h"
+#include "lib/steered.bpf.h"
+#include "lib/waiting.bpf.h"
 
 EXPORT_TYPE(struct, listen_record);
 EXPORT_TYPE(struct, look_again);
@@ -36,7 +39,7 @@ static __always_inline void record_address(struct listen_record *record, const s
 {
 	record->family = skc->skc_family;
 	record->port = skc->skc_num;
-	if (record->family == AF_INET6) {
+	if (record->family == AF_INET6 && bpf_core_field_exists(skc->skc_v6_rcv_saddr)) {
 		BPF_CORE_READ_INTO(&record->addr, skc, skc_v6_rcv_saddr.in6_u.u6_addr32);
 		record->v6only = BPF_CORE_READ_BITFIELD(skc, skc_ipv6only);
 	} else {
@@ -45,20 +48,25 @@ static __always_inline void record_address(struct listen_record *record, const s
 	}
 }
 
-/* Whether a program that is not weir's chooses the socket of this one's SO_REUSEPORT group. */
-static __always_inline bool steered(const struct sock *sk)
+/*
+ * SYNs are the guard's own looks at the queue: of a slow server they are far apart, and after the last one none comes.
+ * now: read before the queue. Parked connections are left to the SYNs: this runs in a task, which may be kept from
+ * running while it sums them up. Global: verified once.
+ */
+__noinline int record_wait(struct listen_record *record, struct listen_state *state, const struct queue_view *queue,
+			   u64 now)
 {
-	char name[16] = {}, ours[] = "queue_steer";
-	struct bpf_prog *program = BPF_CORE_READ(sk, sk_reuseport_cb, prog);
+	u32 length;
 
-	if (!program)
-		return false;
-	BPF_CORE_READ_INTO(&name, program, aux, name);
-#pragma unroll
-	for (u32 i = 0; i < sizeof(ours); i++)
-		if (name[i] != ours[i])
-			return true;
-	return false;
+	if (!record || !state || !queue)
+		return 0;
+	if (!state->group && (s64)(now - state->wait.looked_ns) >= (s64)WAIT_STEP_NS)
+		look_at_wait(state, NULL, queue, now);
+	length = state->group ? state->wait.length : queue->length;
+	record->wait_ns = wait_now(&state->wait, now, length);
+	record->service_ns = wait_service(&state->wait);
+	record->kept_length = wait_max(state->wait.least, WAIT_LEAST_MIN);
+	return 0;
 }
 
 /* What there is to say of a listening socket. `record` is all zero. */
@@ -66,12 +74,14 @@ static __always_inline void record_socket(struct listen_record *record, const st
 {
 	struct queue_view queue = {};
 	struct listen_state *state;
-	u64 key = (u64)tp;
+	u64 key = (u64)tp, now = clock_ns();
 	u32 *group;
 
 	queue_read(tp, &queue);
 	record_address(record, (const struct sock_common *)tp);
-	record->mptcp = tp->is_mptcp;
+	/* Not by is_mptcp(): a value of two ways would have the verifier look at the rest twice. */
+	if (bpf_core_field_exists(tp->is_mptcp))
+		record->mptcp = tp->is_mptcp;
 	record->queue_length = queue.length;
 	record->queue_limit = queue.limit;
 	record->half_open = queue.half_open;
@@ -79,10 +89,11 @@ static __always_inline void record_socket(struct listen_record *record, const st
 	record->parked = group && *group & WEIR_PARKED;
 	record->socket = key;
 	record->inode = inode_of((const struct sock *)tp);
-	record->steered = steered((const struct sock *)tp);
-	state = queue_known(key);
+	record->steered = is_steered(&record->socket);
+	record->own_filters = own_filters(&record->socket);
+	state = queue_known(&key);
 	if (state)
-		record->wait_ns = wait_now(&state->wait, queue.length);
+		record_wait(record, state, &queue, now);
 }
 
 /*
@@ -117,20 +128,27 @@ int list_listeners(struct bpf_iter__tcp *ctx)
 	return 0;
 }
 
-/* Renews one record. Its inode tells whether a socket at the same address is still the same. */
-static __always_inline bool renew(struct listen_record *known)
+/*
+ * Renews one record; returns whether its socket still listens. Its inode tells whether a socket at the same address is still
+ * the same. Global: a turn of a loop (arrival.bpf.h).
+ */
+__noinline int renew(struct listen_record *known, u64 netns)
 {
-	const struct tcp_sock *tp = listener_at(known->socket, known->port);
 	struct listen_record record = {};
+	const struct sock_common *sk;
 
-	if (tp)
-		record_socket(&record, tp);
-	if (tp && record.inode == known->inode) {
-		*known = record;
-		return true;
+	if (!known)
+		return 0;
+	sk = listens_at(known->socket, known->port);
+	if (sk && netns_of_socket(sk) == netns) {
+		record_socket(&record, bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock)));
+		if (record.inode == known->inode) {
+			*known = record;
+			return 1;
+		}
 	}
 	known->end = 1;
-	return false;
+	return 0;
 }
 
 /*
@@ -141,6 +159,7 @@ SEC("syscall")
 int look_again(struct look_again *look)
 {
 	u32 known = look->known, gone = 0, parked = 0, i;
+	u64 netns = look->netns;
 
 	look->taken = *(volatile u32 *)&queues_taken;
 	bpf_for(i, 0, WEIR_MAX_GROUPS) {
@@ -154,7 +173,7 @@ int look_again(struct look_again *look)
 
 		if (i >= known || !record)
 			break;
-		if (!renew(record))
+		if (!renew(record, netns))
 			gone++;
 	}
 	look->parked = parked;

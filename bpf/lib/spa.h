@@ -2,7 +2,7 @@
 /*
  * spa.h - weir's SYN Priority AQM (BHD18, Section V) over one low queue or over flow
  * queues: which packet waits where, leaves next, or is dropped. The models are
- * weir_core::aqm::spa and flows, without marks: a qdisc in BPF cannot write to a
+ * weir_models::aqm::spa and flows, without marks: a qdisc in BPF cannot write to a
  * packet.
  *
  * It knows packets by their places (places.h). The caller holds the lock of the qdisc.

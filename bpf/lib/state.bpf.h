@@ -6,29 +6,45 @@
 #define WEIR_STATE_BPF_H
 
 #include "abi/guard.h"
+#include "lib/ack_watch.h"
 #include "lib/admit.h"
 #include "lib/clock.bpf.h"
 #include "lib/context.bpf.h"
 #include "lib/cookie.h"
 #include "lib/kernel.h"
 #include "lib/ledger.bpf.h"
+#include "lib/listener.bpf.h"
+#include "lib/netns.bpf.h"
 #include "lib/packet.h"
 #include "lib/steady.h"
 
 /* Set by user space before load. */
 const volatile struct siphash_key cookie_key = {};
-const volatile u32 nr_cpus = 1;
+/* Random numbers for source_key(); `fold` is odd. */
+struct source_secret {
+	u64 start;
+	u64 listener;
+	u64 word[4];
+	u64 fold;
+};
+const volatile struct source_secret source_secret = {};
 
-/* 1.1 MiB, mapped by user space: one copy in force, the other one being written. */
+/* 1.2 MiB, mapped by user space: one copy in force, the other one being written. */
 struct policy policies[2];
 u32 active;
 
 /*
- * Time until which ACKs are looked at, 0: they are not. Set while cookies or
- * handshakes without a sure place may be out; the first ACK after it clears it.
+ * ack_watch.h. Set while cookies or handshakes without a sure place may be out; the first ACK after it clears it.
  */
 u64 ack_watch_until_ns;
+/*
+ * Until then user space knows of nothing behind weir that could drop a SYN: a firewall may come while it stands still.
+ * By the guard's clock, which user space does not have: it writes for how long, and runs cookies_renew.
+ */
+u64 cookies_until_ns;
+u64 cookies_for_ns;
 
+/* User space makes it larger where it guards other namespaces. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, WEIR_MAX_LISTENERS);
@@ -36,8 +52,18 @@ struct {
 	__type(value, struct guard_counters);
 } counters SEC(".maps");
 
-/* By a hash of the listening socket, open-addressed; a slot whose socket had no SYN for long is taken over. */
-struct listen_state queues[WEIR_MAX_SOCKETS];
+/*
+ * By a hash of the listening socket, open-addressed; a slot whose socket had no SYN for long is taken over. A power of two
+ * of them, as many as user space says before it loads them.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WEIR_MAX_SOCKETS);
+	__type(key, u32);
+	__type(value, struct listen_state);
+} queues SEC(".maps");
+/* Of a slot's number. Set before load. */
+const volatile u32 queues_mask = WEIR_MAX_SOCKETS - 1;
 #define QUEUE_PROBES 4
 #define QUEUE_IDLE_NS (30 * SECOND_NS)
 /* How many were taken, ever: one that user space does not know may have come. */
@@ -53,8 +79,10 @@ struct destination {
 	u32 second;
 	__be16 port;
 	u8 ours;	/* 1: for this host, not through it */
-	u8 pad[5];
+	u8 pad;
+	u32 queue;	/* number of the slot of that socket's queue, if it has one and it is still its own */
 	u64 listener;	/* the only listening socket that can be meant; 0: not known */
+	u64 netns;	/* in which namespace: addresses and interfaces are numbered anew in each */
 };
 #define DESTINATION_SLOTS 64
 
@@ -98,6 +126,8 @@ static __always_inline const struct listener_policy *listener_number(const struc
 {
 	if (!number || number > WEIR_MAX_LISTENERS)
 		return NULL;
+	/* Else clang calculates the address before it asks for 0, and the verifier sees one far behind. */
+	barrier_var(number);
 	return &policy->listeners[number - 1];
 }
 
@@ -176,11 +206,11 @@ listener_of(const struct policy *policy, const struct packet *packet, const void
 
 static __always_inline bool on_interface(const struct listener_policy *listener, u32 ifindex)
 {
-	if (!listener->interfaces)
+	if (!listener->ifindex[0])
 		return true;
 #pragma unroll
 	for (int i = 0; i < WEIR_MAX_INTERFACES; i++)
-		if (i < listener->interfaces && listener->ifindex[i] == ifindex)
+		if (listener->ifindex[i] == ifindex)
 			return true;
 	return false;
 }
@@ -199,19 +229,36 @@ static __always_inline u32 queue_number(u64 socket, u32 probe)
 	/* Sockets are allocated at least 64 bytes apart. */
 	u32 hash = (u32)(socket >> 6) * 0x9e3779b1;
 
-	return ((hash >> 16) + probe) % WEIR_MAX_SOCKETS;
+	return ((hash >> 16) + probe) & queues_mask;
+}
+_Static_assert(WEIR_MOST_SOCKETS <= 1 << 16, "a hash has so many bits");
+
+static __always_inline struct listen_state *queue_numbered(u32 number)
+{
+	return bpf_map_lookup_elem(&queues, &number);
 }
 
-static __always_inline struct listen_state *queue_known(u64 socket)
+/* 1 + the number of the slot that a listening socket has; 0: none. Global: several ways lead here. */
+__noinline int queue_find(const u64 *socket)
 {
+	if (!socket)
+		return 0;
 #pragma unroll
 	for (u32 i = 0; i < QUEUE_PROBES; i++) {
-		struct listen_state *state = &queues[queue_number(socket, i)];
+		u32 number = queue_number(*socket, i);
+		struct listen_state *state = queue_numbered(number);
 
-		if (state->socket == socket)
-			return state;
+		if (state && state->socket == *socket)
+			return number + 1;
 	}
-	return NULL;
+	return 0;
+}
+
+static __always_inline struct listen_state *queue_known(const u64 *socket)
+{
+	u32 found = queue_find(socket);
+
+	return found ? queue_numbered(found - 1) : NULL;
 }
 
 /*
@@ -226,39 +273,79 @@ __noinline int queue_take(const u64 *socket, u64 now)
 #pragma unroll
 	for (u32 i = 0; i < QUEUE_PROBES; i++) {
 		u32 number = queue_number(*socket, i);
-		struct listen_state *state = &queues[number];
-		u64 owner = state->socket;
+		struct listen_state *state = queue_numbered(number);
+		u64 owner, winner;
 
-		if (owner && now - state->used_ns < QUEUE_IDLE_NS)
+		if (!state)
+			return 0;
+		owner = state->socket;
+		/* Signed: another CPU may have used it a tick later than `now`. */
+		if (owner && owner != *socket && (s64)(now - state->used_ns) < (s64)QUEUE_IDLE_NS)
 			continue;
-		if (__sync_val_compare_and_swap(&state->socket, owner, *socket) != owner)
+		winner = __sync_val_compare_and_swap(&state->socket, owner, *socket);
+		/* Another CPU was first, now or a moment ago: one socket has one slot. */
+		if (winner == *socket)
+			return number + 1;
+		if (winner != owner)
 			continue;
 		__sync_fetch_and_add(&queues_taken, 1);
 		state->used_ns = now;
 		state->wait.service_ns = 0;
 		state->wait.looked_ns = 0;
 		state->stall.since_ns = 0;
+		state->claims_stall.since_ns = 0;
 		return number + 1;
 	}
 	return 0;
 }
 
-/*
- * Finds or takes a slot for a listening socket. NULL: all busy, and the packet passes. In memory: for the verifier
- * the socket itself is a pointer, and no number to pass.
- */
-static __always_inline struct listen_state *queue_state(const u64 *socket, u64 now)
+static __always_inline void queue_used(struct listen_state *state, u64 now)
 {
-	struct listen_state *state = queue_known(*socket);
-	u32 taken;
+	if (now - state->used_ns > SECOND_NS)
+		state->used_ns = now;
+}
 
-	if (state) {
-		if (now - state->used_ns > SECOND_NS)
-			state->used_ns = now;
+/*
+ * Finds or takes a slot for a listening socket: 1 + its number; 0: all busy, and the packet passes. In memory: for the
+ * verifier the socket itself is a pointer, and no number to pass.
+ */
+static __always_inline u32 queue_slot(const u64 *socket, u64 now)
+{
+	u32 found = queue_find(socket);
+	struct listen_state *state;
+
+	if (!found)
+		return queue_take(socket, now);
+	state = queue_numbered(found - 1);
+	if (state)
+		queue_used(state, now);
+	return found;
+}
+
+/*
+ * The queue of the listening socket that is remembered for a destination, by the rules of queue_slot(). Where its slot is
+ * remembered too, a SYN saves a call. NULL: all are busy.
+ */
+static __always_inline struct listen_state *queue_remembered(struct destination *destination, const u64 *socket, u64 now)
+{
+	struct listen_state *state = queue_numbered(destination->queue);
+	u32 slot;
+
+	if (state && state->socket == *socket) {
+		queue_used(state, now);
 		return state;
 	}
-	taken = queue_take(socket, now);
-	return taken ? &queues[(taken - 1) % WEIR_MAX_SOCKETS] : NULL;
+	slot = queue_slot(socket, now);
+	if (!slot)
+		return NULL;
+	destination->queue = slot - 1;
+	return queue_numbered(slot - 1);
+}
+
+/* 1 or 0, without a branch: it would double what the verifier follows of a verdict. */
+static __always_inline u32 cookies_hold(u64 now)
+{
+	return (now - *(volatile u64 *)&cookies_until_ns) >> 63;
 }
 
 static __always_inline bool acks_watched(void)
@@ -266,22 +353,14 @@ static __always_inline bool acks_watched(void)
 	return *(volatile u64 *)&ack_watch_until_ns;
 }
 
-/* As long as a cookie is good, or the kernel repeats a SYN/ACK (tcp_synack_retries 5: 63 s). */
-#define ACK_WATCH_NS (2ULL << COOKIE_EPOCH_SHIFT)
-
-/* A handshake goes out that its final ACK will decide. Writes the shared line once a second at most. */
 static __always_inline void watch_acks(u64 now)
 {
-	if (now + ACK_WATCH_NS - *(volatile u64 *)&ack_watch_until_ns > SECOND_NS)
-		*(volatile u64 *)&ack_watch_until_ns = now + ACK_WATCH_NS;
+	ack_watch_begin(&ack_watch_until_ns, now);
 }
 
-static __always_inline bool ack_watch_over(u64 now)
+static __always_inline bool acks_watch_over(u64 now)
 {
-	if (now < *(volatile u64 *)&ack_watch_until_ns)
-		return false;
-	*(volatile u64 *)&ack_watch_until_ns = 0;
-	return true;
+	return ack_watch_over(&ack_watch_until_ns, now);
 }
 
 /* A listening socket's kernel structure, to be read only: unlike bpf_skc_to_tcp_sock() not a call. */
@@ -290,20 +369,22 @@ static __always_inline const struct tcp_sock *listener_read(struct bpf_sock *sk)
 	return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
 }
 
-/*
- * The listening socket that a lookup found within this second. It may have
- * been closed since: TCP sockets keep their type when freed
- * (SLAB_TYPESAFE_BY_RCU), so what is read then is old or another socket's, and
- * the state and the port tell.
- */
+/* The listening socket that a lookup found within this second. It may have been closed since. */
 static __always_inline const struct tcp_sock *listener_remembered(const struct destination *destination)
 {
-	const struct sock_common *sk;
+	const struct sock_common *sk = listens_at(destination->listener, bpf_ntohs(destination->port));
+	bool there = sk && (guards_others ? netns_of_socket(sk) == destination->netns : in_own_namespace(sk));
 
-	if (!destination->listener)
-		return NULL;
-	sk = bpf_rdonly_cast((void *)destination->listener, bpf_core_type_id_kernel(struct sock_common));
-	if (sk->skc_state != TCP_LISTEN || sk->skc_num != bpf_ntohs(destination->port))
+	return there ? bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock)) : NULL;
+}
+
+/* The same of a socket that was found beside one that was looked up. */
+static __always_inline const struct tcp_sock *listener_beside(struct bpf_sock *known, u64 socket, u16 port)
+{
+	const struct sock_common *beside = bpf_rdonly_cast(known, bpf_core_type_id_kernel(struct sock_common));
+	const struct sock_common *sk = listens_at(socket, port);
+
+	if (!sk || namespace_of(sk) != namespace_of(beside))
 		return NULL;
 	return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
 }
@@ -320,16 +401,20 @@ static __always_inline void listener_remember(struct destination *destination, c
 	destination->listener = only ? (u64)tp : 0;
 }
 
-/* What the kernel says about a listening socket now. Reads after the caller's claim_begin(). */
+/*
+ * What the kernel says about a listening socket now. Reads after the caller's claim_begin(), and in the order in which
+ * connections pass (ledger.h): one that becomes established meanwhile is counted twice, else it could be missed.
+ */
 static __always_inline void queue_read(const struct tcp_sock *tp, struct queue_view *queue)
 {
 	const struct request_sock_queue *requests = &tp->inet_conn.icsk_accept_queue;
 	const struct sock *sk = (const void *)tp;
 
-	queue->length = *(volatile u32 *)&sk->sk_ack_backlog;
-	queue->limit = *(volatile u32 *)&sk->sk_max_ack_backlog;
 	queue->half_open = *(volatile int *)&requests->qlen.counter;
 	queue->young = *(volatile int *)&requests->young.counter;
+	in_order_here();
+	queue->length = *(volatile u32 *)&sk->sk_ack_backlog;
+	queue->limit = *(volatile u32 *)&sk->sk_max_ack_backlog;
 }
 
 #endif

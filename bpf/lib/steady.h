@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
 /*
  * steady.h - does a source connect seldom and steadily, as health checks do?
- * Pure. weir_core::steady is the same in Rust.
+ * Pure. weir_models::steady is the same in Rust.
  *
  * A source is an address at a listener. Time goes in windows of half a second.
  * A source is steady when it came in STEADY_AFTER windows, at most STEADY_GAP

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
 /*
  * steer.h - whether a new connection goes straight to the server's queue or is
- * parked (queue = "priority"). Pure. The model is weir_core::queue::Rule.
+ * parked (queue = "priority"). Pure. The model is weir_models::steer.
  */
 #ifndef WEIR_STEER_H
 #define WEIR_STEER_H

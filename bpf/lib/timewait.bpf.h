@@ -9,6 +9,7 @@
 #include "abi/guard.h"
 #include "abi/timewait.h"
 #include "lib/context.bpf.h"
+#include "lib/cookie.h"
 #include "lib/frame.bpf.h"
 #include "lib/kernel.h"
 #include "lib/negotiate.h"
@@ -85,8 +86,13 @@ struct {
 	__type(key, struct timewait_tuple);
 	__type(value, struct timewait_ending);
 } endings SEC(".maps");
-/* How many FINs without a socket have been noted there. User space sets it back. */
-u32 answered;
+/* How many FINs without a socket have got a RST after them. User space sets it back. */
+u32 handed_on;
+
+/* Of FINs that have ended connections here (mark_of()); 0: none. */
+u64 marks[WEIR_TIMEWAIT_MARKS];
+/* Written by user space before anything is attached. */
+struct siphash_key marks_key;
 
 /* The oldest first. */
 struct {
@@ -289,6 +295,51 @@ static __always_inline bool find_rule(struct segment *segment)
 	return rule >= 0;
 }
 
+/*
+ * What stands for a FIN that has ended its connection here: a keyed hash of all that says which FIN it is. It is not 0. Who
+ * does not see the connection, or has no memory of it, does not meet it. seq: the FIN's own number. Global: verified once.
+ */
+__noinline u64 mark_of(struct segment *segment, u32 seq)
+{
+	const struct timewait_tuple *tuple;
+	u64 words[6];
+
+	if (!segment)
+		return 0;
+	tuple = &segment->tuple;
+	words[0] = (u64)tuple->local[0] << 32 | tuple->local[1];
+	words[1] = (u64)tuple->local[2] << 32 | tuple->local[3];
+	words[2] = (u64)tuple->remote[0] << 32 | tuple->remote[1];
+	words[3] = (u64)tuple->remote[2] << 32 | tuple->remote[3];
+	words[4] = (u64)seq << 32 | (u32)tuple->local_port << 16 | tuple->remote_port;
+	words[5] = segment->ack;
+	return siphash(words, 6, &marks_key) | 1;
+}
+
+/* By bits that are not always set. */
+static __always_inline u64 *place_of(u64 mark)
+{
+	mark >>= 1;
+	barrier_var(mark);
+	return &marks[mark & (WEIR_TIMEWAIT_MARKS - 1)];
+}
+
+/* Keeps in mind that a FIN with this number has ended its connection. */
+static __always_inline void keep_in_mind(struct segment *segment, u32 seq)
+{
+	u64 mark = mark_of(segment, seq);
+
+	*(volatile u64 *)place_of(mark) = mark;
+}
+
+/* Whether a FIN without data has ended its connection here: it comes once more, as its ACK was lost. */
+static __always_inline bool has_ended(struct segment *segment)
+{
+	u64 mark = mark_of(segment, segment->seq);
+
+	return *(volatile u64 *)place_of(mark) == mark;
+}
+
 static __always_inline struct sock_common *socket_by(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, bool v6)
 {
 	struct bpf_sock *sk;
@@ -328,6 +379,10 @@ static __always_inline struct answer *begin_answer(struct segment *segment, u8 f
 /*
  * Sends segment->answer to where the packet came from, and leaves the packet as it was. The packet has no data.
  * Options of the answer: those that stand in it, in as many bytes as the packet has. Returns one of enum tw_answered. Global.
+ *
+ * skb->csum, where a device has summed up the packet (CHECKSUM_COMPLETE), is right again with the packet. The answer keeps
+ * it: over IPv4 both have the same sum, over IPv6 not, as the hop limit differs. On the way out nobody looks at it, and at
+ * the far end of a veth the kernel sums up what does not agree.
  */
 __noinline int answer_beside(struct __sk_buff *skb, struct segment *segment)
 {
@@ -378,7 +433,10 @@ static __always_inline bool only_stamps(struct __sk_buff *skb, const struct pack
 	       first == STAMPS;
 }
 
-/* The checksum stands for both: skb->csum, where a device has summed up the packet, stays as it is. */
+/*
+ * The checksum field takes up the difference: the sum of all bytes stays as it is, and so does skb->csum where a device
+ * has summed them up (CHECKSUM_COMPLETE).
+ */
 static __always_inline void rewrite_flags(struct __sk_buff *skb, u32 l4, u8 from, u8 to)
 {
 	bpf_l4_csum_replace(skb, l4 + 16, bpf_htons(from), bpf_htons(to), 2);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
 /*
  * timewait.h - when this end takes a connection's TIME-WAIT, and when it gives
- * way to a new connection. Pure; the model is weir_core::timewait.
+ * way to a new connection. Pure; the model is weir_models::timewait.
  */
 #ifndef WEIR_TIMEWAIT_H
 #define WEIR_TIMEWAIT_H
@@ -11,6 +11,8 @@
 #include "lib/types.h"
 
 /* include/net/tcp_states.h */
+#define STATE_SYN_SENT 2
+#define STATE_SYN_RECV 3
 #define STATE_LAST_ACK 9
 
 /* The socket for which a segment comes. Host order. */
@@ -31,6 +33,17 @@ static __always_inline bool ends_passive_close(const struct closing *closing, u3
 {
 	return closing->state == STATE_LAST_ACK && !closing->mptcp && ack == closing->write_seq &&
 	       seq == closing->rcv_nxt;
+}
+
+/*
+ * Whether a SYN/ACK that acknowledges this number is for a socket that opens a connection: the number is that behind its
+ * SYN, or behind data of it (TCP Fast Open). In SYN-RECEIVED if both ends open. snd_nxt would not do in place of write_seq:
+ * it lags while the SYN is being sent.
+ */
+static __always_inline bool opens(u8 state, u32 snd_una, u32 write_seq, u32 ack)
+{
+	return (state == STATE_SYN_SENT || state == STATE_SYN_RECV) && (s32)(ack - snd_una) > 0 &&
+	       (s32)(ack - write_seq) <= 0;
 }
 
 /* include/net/tcp.h: PAWS lets a segment through whose timestamp is older than the last one by so much. */

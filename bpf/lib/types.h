@@ -18,7 +18,9 @@ typedef __u8 u8;
 typedef __u16 u16;
 typedef __u32 u32;
 typedef __u64 u64;
+typedef __s16 s16;
 typedef __s32 s32;
+typedef __s64 s64;
 typedef _Bool bool;
 #define true 1
 #define false 0
@@ -35,4 +37,16 @@ typedef _Bool bool;
 #define IPPROTO_TCP 6
 
 #endif
+
+/*
+ * An atomic operation that orders what stands before it and after it. arm64 does that for atomics with a result, and clang
+ * takes away a result that nobody uses. Of compare-and-swap and exchange it does not.
+ */
+#define ORDERED(atomic)                                         \
+	({                                                      \
+		__typeof__(atomic) __before = (atomic);         \
+		__asm__ volatile("" : "+r"(__before)::"memory"); \
+		__before;                                       \
+	})
+
 #endif

@@ -16,6 +16,7 @@
 #include "lib/arrival.bpf.h"
 #include "lib/establish.bpf.h"
 #include "lib/headers.h"
+#include "lib/namespaces.bpf.h"
 #include "lib/police.bpf.h"
 #include "lib/state.bpf.h"
 
@@ -69,14 +70,6 @@ __noinline int headers_find(struct __sk_buff *skb, struct header_buffer *buffer,
 	return headers_end(buffer->bytes, v6, &buffer->walk, packet);
 }
 
-/* No RST answers such a SYN: its answer would need the same headers. */
-static __always_inline enum verdict without_rst(enum verdict v)
-{
-	return v == VERDICT_syn_reset_rate ? VERDICT_syn_dropped_rate :
-	       v == VERDICT_syn_reset_held ? VERDICT_syn_dropped_held :
-					     v;
-}
-
 /* Global. */
 __noinline int on_unusual(struct __sk_buff *skb, struct arrival *arrival)
 {
@@ -94,7 +87,7 @@ __noinline int on_unusual(struct __sk_buff *skb, struct arrival *arrival)
 		return PASS;
 	if (!port_guarded(policy, arrival->packet.dport) || in_vlan(skb) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
 		return PASS;
-	listener = listener_of(policy, &arrival->packet, buffer->bytes, buffer->bytes + HEADERS_MAX);
+	listener = listener_in(netns_of_skb(skb), policy, arrival, buffer->bytes, buffer->bytes + HEADERS_MAX);
 	if (!listener || !on_interface(listener, CTX_LOAD(skb, ifindex)) ||
 	    !tuple_read(arrival, buffer->bytes, buffer->bytes + HEADERS_MAX))
 		return PASS;
@@ -104,9 +97,12 @@ __noinline int on_unusual(struct __sk_buff *skb, struct arrival *arrival)
 	arrival->class = class_for(listener, arrival);
 	if (found == HEADERS_CUT)
 		return pass_syn(listener, arrival, VERDICT_syn_in_fragments);
-	if (!over_rate(skb, listener, arrival))
+	if (!over_rate(listener, arrival))
 		return pass_syn(listener, arrival, VERDICT_syn_not_plain);
-	arrival->verdict = without_rst(arrival->verdict);
+	if (is_held_skb(skb, arrival))
+		return pass_syn(listener, arrival, VERDICT_syn_repeated);
+	/* An answer would need the same headers. */
+	arrival->verdict = without_answer(arrival->verdict);
 	note_refusal(NULL, listener, arrival);
 	return listener->observe ? PASS : TC_DROP;
 }

@@ -12,7 +12,7 @@
  * are at most SUM_NS old, and connections sent there since are all counted as
  * handshakes under way: for so long the queue looks fuller than it is, never
  * emptier. A connection is in `sent` before its handshake begins; one that
- * began just before the sums and is not in them is still a claim (ledger.bpf.h).
+ * began just before the sums and is not in them is still a claim (ledger.h).
  */
 #ifndef WEIR_WAITING_BPF_H
 #define WEIR_WAITING_BPF_H
@@ -45,9 +45,11 @@ static __always_inline void sum_slots(struct parking_group *group, struct parkin
 		priority = slot->priority;
 		if (!tp || priority > WEIR_PRIORITIES)
 			continue;
-		to->length[priority] += listener_length(tp);
+		/* In this order: queue_read(). */
 		to->half_open[priority] += listener_half_open(tp);
 		to->young[priority] += listener_young(tp);
+		in_order_here();
+		to->length[priority] += listener_length(tp);
 	}
 	/* From 0: of a bound on either side clang makes one comparison, from which Linux before 6.15 learns nothing. */
 	bpf_for (priority, 0, WEIR_PRIORITIES) {
@@ -69,7 +71,7 @@ __noinline int sum_parked(u32 number)
 	sum_slots(group, &group->sums[side]);
 	__sync_lock_test_and_set(&group->sums_side, side);
 	group->summed_ns = bpf_ktime_get_ns();
-	*(volatile u32 *)&group->summing = 0;
+	__sync_lock_test_and_set(&group->summing, 0);
 	return 0;
 }
 
@@ -78,7 +80,8 @@ __noinline int read_parked(u32 number, u32 priority, struct queue_view *queue)
 {
 	struct parking_group *group = parking_group(number);
 	const struct parking_sums *sums;
-	u32 i, sent;
+	u32 i;
+	s32 sent;
 
 	if (!group || !queue)
 		return 0;
@@ -87,7 +90,10 @@ __noinline int read_parked(u32 number, u32 priority, struct queue_view *queue)
 	if (priority > WEIR_PRIORITIES)
 		priority = WEIR_PRIORITIES;
 	sums = &group->sums[*(volatile u32 *)&group->sums_side & 1];
+	/* Less than nothing where other sums were made meanwhile. */
 	sent = *(volatile u32 *)&group->sent - sums->sent;
+	if (sent < 0)
+		sent = 0;
 	queue->length = sums->length[priority];
 	queue->half_open = sums->half_open[priority] + sent;
 	queue->young = sums->young[priority] + sent;
@@ -161,31 +167,82 @@ __noinline int whole_queue(u64 *socket)
 	return 0;
 }
 
-/* As queue_state(), of the whole queue that a listening socket is a part of. */
+/*
+ * The slot of the whole queue that a listening socket is a part of, by the rules of queue_slot(). Puts the server's first
+ * socket in the place of a socket of a group: only weir's own namespace has parking listeners. Global, as above.
+ */
+__noinline int whole_queue_slot(u64 *socket, u64 now)
+{
+	const struct sock_common *sk;
+	struct listen_state *state;
+	u32 group, slot;
+
+	if (!socket)
+		return 0;
+	sk = bpf_rdonly_cast((void *)*socket, bpf_core_type_id_kernel(struct sock_common));
+	group = !guards_others || netns_of_socket(sk) == own_netns ? whole_queue(socket) : 0;
+	slot = queue_slot(socket, now);
+	state = slot ? queue_numbered(slot - 1) : NULL;
+	if (!state)
+		return 0;
+	state->group = group;
+	return slot;
+}
+
+/* The whole queue that a listening socket is a part of; NULL: there is no slot for it. */
 static __always_inline struct listen_state *queue_state_of(const struct tcp_sock *tp, u64 now)
 {
 	u64 socket = (u64)tp;
-	u32 group = whole_queue(&socket);
-	struct listen_state *state = queue_state(&socket, now);
+	u32 slot = whole_queue_slot(&socket, now);
 
-	if (state)
-		state->group = group;
-	return state;
+	return slot ? queue_numbered(slot - 1) : NULL;
 }
 
-/* One look at the wait in the whole queue; `before` is what a connection finds before it. Global, as above. */
+/* All that waits, where `before` is what one connection finds before it. A group may have ended, as in queue_before(). */
+static __always_inline void whole_queue_before(const struct listen_state *state, const struct queue_view *before,
+					       struct queue_view *all)
+{
+	*all = *before;
+	if (!state->group)
+		return;
+	read_parked(state->group - 1, WEIR_PRIORITIES, all);
+	if (!all->limit)
+		*all = *before;
+}
+
+/* The two parts of a look. Global, each by itself: together they need more of the stack than there is before 6.9. */
+__noinline int measure_wait(struct listen_state *state, const struct queue_view *all, u64 now)
+{
+	if (state && all)
+		wait_measure(&state->wait, now, all, claims_ever(state));
+	return 0;
+}
+
+__noinline int judge_wait(struct listen_state *state, const struct listener_policy *listener, u32 length, u64 now)
+{
+	if (state && listener)
+		wait_judge(&state->wait, now, length, listener);
+	return 0;
+}
+
+/*
+ * One look at the wait in the whole queue; `before` is what a connection finds before it. NULL for `listener`: it
+ * measures, and judges nothing. Global, as above.
+ */
 __noinline int look_at_wait(struct listen_state *state, const struct listener_policy *listener,
 			    const struct queue_view *before, u64 now)
 {
 	struct queue_view all;
 
-	if (!state || !listener || !before || __sync_val_compare_and_swap(&state->wait_busy, 0, 1))
+	if (!state || !before || __sync_val_compare_and_swap(&state->wait_busy, 0, 1))
 		return 0;
-	all = *before;
-	if (state->group)
-		read_parked(state->group - 1, WEIR_PRIORITIES, &all);
-	wait_look(&state->wait, now, &all, claims_ever(state), listener);
-	*(volatile u32 *)&state->wait_busy = 0;
+	whole_queue_before(state, before, &all);
+	if (!wait_is_past(&state->wait, now)) {
+		measure_wait(state, &all, now);
+		judge_wait(state, listener, all.length, now);
+	}
+	/* An exchange: what was written above is seen by whoever takes it next. */
+	__sync_lock_test_and_set(&state->wait_busy, 0);
 	return 0;
 }
 
@@ -197,11 +254,13 @@ __noinline int look_at_handshakes(struct listen_state *state, const struct liste
 
 	if (!state || !listener || !before || __sync_val_compare_and_swap(&state->wait_busy, 0, 1))
 		return 0;
-	all = *before;
-	if (state->group)
-		read_parked(state->group - 1, WEIR_PRIORITIES, &all);
+	whole_queue_before(state, before, &all);
 	stall_look(&state->stall, now, &all, handshakes_ended(state, all.half_open), listener);
-	*(volatile u32 *)&state->wait_busy = 0;
+	all.half_open = 0;
+	stall_look(&state->claims_stall, now, &all, claims_found(state), listener);
+	if (state->claims_stall.stalled)
+		state->flood_until_ns = clock_ns() + FLOOD_NS;
+	__sync_lock_test_and_set(&state->wait_busy, 0);
 	return 0;
 }
 
@@ -218,17 +277,17 @@ static __always_inline void judge_handshakes(struct listen_state *state, const s
 	if (!reserves(listener) || (!half && !state->stall.since_ns))
 		return;
 	now = bpf_ktime_get_ns();
-	if (half && now - state->stall.since_ns < STALL_NS)
+	if (half && (s64)(now - state->stall.since_ns) < (s64)STALL_NS)
 		return;
 	look_at_handshakes(state, listener, queue, now);
-	queue->stalled = state->stall.stalled;
+	queue->stalled = handshakes_stall(state);
 }
 
 /* Lets one CPU at a time, and at most every WAIT_STEP_NS, look at the queue. Returns whether the wait refuses. */
 static __always_inline bool waits_too_long(struct listen_state *state, const struct listener_policy *listener,
 					   const struct queue_view *queue, u64 now)
 {
-	if (now - state->wait.looked_ns >= WAIT_STEP_NS)
+	if ((s64)(now - state->wait.looked_ns) >= (s64)WAIT_STEP_NS)
 		look_at_wait(state, listener, queue, now);
 	return wait_refuses(&state->wait, now, queue->length, listener);
 }

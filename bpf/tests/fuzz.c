@@ -155,6 +155,7 @@ static void check_decisions(const u8 *data, u32 size)
 		pure_steady_place(&any.listener, &any.queue, waiting);
 	}
 	pure_half_empty(&any.queue);
+	pure_is_filled(&any.queue);
 	for (u32 i = 0; i < 4; i++) {
 		pure_wait_look(&any.wait, any.now, &any.queue, any.words[i], &any.listener);
 		pure_wait_refuses(&any.wait, any.now, any.queue.length, &any.listener);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
 /*
  * pure.c - the guard's pure headers, compiled natively, so that property tests
- * can hold them against weir-core's models millions of times a second.
+ * can hold them against weir-models millions of times a second.
  */
 #include "lib/packet.h"
 #include "lib/admit.h"
 #include "lib/cookie.h"
 #include "lib/reply.h"
 #include "lib/bucket.h"
+#include "lib/gate.h"
+#include "lib/residence.h"
 #include "lib/steady.h"
 #include "lib/steer.h"
 #include "lib/headers.h"
@@ -19,6 +21,12 @@
 int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p)
 {
 	return packet_parse(frame, frame + len, len, l3, bpf_htons(ethertype), p);
+}
+
+/* len: what of the frame lies in one piece. */
+u8 pure_may_be_tcp(const u8 *frame, u32 len, u32 l3, u8 v6)
+{
+	return may_be_tcp(frame + l3, frame + len, v6);
 }
 
 /* bytes: SEGMENT_HEADERS of them. Returns enum control. */
@@ -48,6 +56,41 @@ int pure_headers(const u8 *ip, u32 len, u8 v6, struct packet *p)
 	return headers_end(ip, v6, &walk, p);
 }
 
+u8 pure_outstanding(const struct talk *talk)
+{
+	return is_outstanding(talk);
+}
+
+u8 pure_arriving(const struct talk *talk, u32 age_ticks, u32 second_ticks)
+{
+	return is_arriving(talk, age_ticks, second_ticks);
+}
+
+u32 pure_turns(const struct talk *talk)
+{
+	return turns_of(talk);
+}
+
+u8 pure_first_answer(const struct talk *talk)
+{
+	return first_answer(talk);
+}
+
+u8 pure_short_answer(const struct talk *talk)
+{
+	return short_answer(talk);
+}
+
+u32 pure_answer_class(u32 ticks)
+{
+	return answer_class(ticks);
+}
+
+u8 pure_gate_lets_in(struct residence_gate *gate, u64 now_ns)
+{
+	return gate_lets_in(gate, now_ns);
+}
+
 u8 pure_unusual(const u8 *ip, u8 v6)
 {
 	return v6 ? unusual6((const void *)ip) : unusual4((const void *)ip);
@@ -56,6 +99,11 @@ u8 pure_unusual(const u8 *ip, u8 v6)
 u8 pure_bucket_take(u64 *next, u64 now_ns, const struct bucket_limit *limit)
 {
 	return bucket_take(next, now_ns, limit);
+}
+
+u8 pure_bucket_has(const u64 *next, u64 now_ns, const struct bucket_limit *limit)
+{
+	return bucket_has(next, now_ns, limit);
 }
 
 u8 pure_straight_for_all(const struct parking_rule *r, u32 length, u8 all_park)
@@ -82,6 +130,11 @@ u8 pure_time_wait_verdict(const struct listener_policy *l, const struct queue_vi
 u8 pure_time_wait_yields(const struct time_wait *old, u32 seq, const struct syn_options *o)
 {
 	return time_wait_yields(old, seq, o);
+}
+
+u8 pure_tw_opens(u8 state, u32 snd_una, u32 write_seq, u32 ack)
+{
+	return opens(state, snd_una, write_seq, ack);
 }
 
 u8 pure_ends_passive_close(const struct closing *closing, u32 seq, u32 ack)
@@ -129,6 +182,11 @@ u8 pure_tw_step(const struct tw_socket *socket, const struct tw_segment *segment
 	return tw_step(socket, segment);
 }
 
+u8 pure_tw_ends(const struct tw_socket *socket, u32 seq, u32 ack)
+{
+	return tw_ends(socket, seq, ack);
+}
+
 u8 pure_tw_missed(const struct tw_socket *socket, u32 seq)
 {
 	return tw_missed(socket, seq);
@@ -167,6 +225,11 @@ u8 pure_source_note(struct source_set *set, u32 key, u16 window, u32 chance)
 u8 pure_half_empty(const struct queue_view *q)
 {
 	return half_empty(q);
+}
+
+u8 pure_is_filled(const struct queue_view *q)
+{
+	return is_filled(q);
 }
 
 u8 pure_cookie_ack_verdict(const struct listener_policy *l, const struct queue_view *q, u8 waiting)

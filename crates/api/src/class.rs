@@ -49,6 +49,12 @@ pub struct Class {
 #[serde(transparent)]
 pub struct ClassSettings(BTreeMap<String, Value>);
 
+impl FromIterator<(String, Value)> for ClassSettings {
+    fn from_iter<I: IntoIterator<Item = (String, Value)>>(keys: I) -> ClassSettings {
+        ClassSettings(keys.into_iter().collect())
+    }
+}
+
 impl ClassSettings {
     /// No settings. A new class has the default of each key that is absent; a changed class keeps its value.
     pub fn new() -> ClassSettings {

@@ -50,7 +50,7 @@ pub struct ListenerStatistics {
     pub name: String,
     /// Connections that wait for accept(), averaged
     pub queue_length: f64,
-    /// The wait, queue length / accept rate, in microseconds; null while not known
+    /// The wait for accept(), in microseconds, as the listener's wait_us; null while not known
     pub wait_us: Option<u64>,
     /// SYNs per second, averaged; retransmissions count too
     pub syns: f64,
@@ -62,7 +62,8 @@ pub struct ListenerStatistics {
     pub accepted: f64,
     /// Connections per second that the server accepts while it is busy; null while not known
     ///
-    /// Of one that was never busy only a lower bound is seen.
+    /// By the guard's estimate, summed over the listener's sockets that were seen busy. Of one that was never busy only a lower bound is seen.
+    /// While a long queue shows the server to be slower, service_us of the listener is longer than 1 / capacity.
     pub capacity: Option<f64>,
     /// Connections that the controller leaves waiting; null while capacity is not known
     pub kept_queue_length: Option<f64>,

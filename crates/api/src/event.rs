@@ -8,7 +8,7 @@ use crate::listener::is_false;
 use crate::{Cause, Decision};
 
 /// The kinds of events of this version.
-pub const EVENT_KINDS: [&str; 14] = [
+pub const EVENT_KINDS: [&str; 16] = [
     "start",
     "stop",
     "reload",
@@ -16,6 +16,8 @@ pub const EVENT_KINDS: [&str; 14] = [
     "overload",
     "over_rate",
     "syn_flood",
+    "not_in_force",
+    "in_force",
     "class_held",
     "class_released",
     "class_changed",
@@ -71,6 +73,9 @@ pub struct Event {
     /// The listener
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listener: Option<String>,
+    /// The container, unit, pod or network namespace in which the listener is guarded (`where`); absent in weir's own namespace
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// The class
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
@@ -181,6 +186,9 @@ pub struct Why {
     pub answer: String,
     /// The answer in a sentence
     pub text: String,
+    /// Whether every listener is only observed now (mode = observe): what is said to be refused would have been
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub observed: bool,
     /// Since when refusals are kept, in ms since 1970 UTC
     pub since_unix_ms: u64,
     /// Refusals of the address that are kept, the newest first: for each minute, listener and verdict the last one
@@ -245,6 +253,9 @@ pub struct RefusedMinute {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TopSources {
+    /// Whether every listener is only observed now (mode = observe): what is said to be refused would have been
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub observed: bool,
     /// After so many seconds a refusal counts half
     pub half_life_s: u64,
     /// Refusals, each counted less with its age

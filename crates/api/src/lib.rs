@@ -21,9 +21,12 @@ pub mod metrics;
 mod problem;
 mod process;
 mod proxy;
+mod question;
+mod residence;
 mod shape;
 mod status;
 mod suggestion;
+mod workload;
 
 pub use class::{Class, ClassSettings};
 pub use controller::{ClassStatistics, Controller, Decision, ListenerStatistics, Statistics};
@@ -33,11 +36,16 @@ pub use event::{
     SourceNetwork, TopSource, TopSources, Why,
 };
 pub use listener::{Listener, Socket};
-pub use problem::{Answer, Cause, Problem};
+pub use problem::{Cause, Done, Problem};
 pub use process::{LastReload, Process};
 pub use proxy::{
     Backend, CacheMemory, Connections, Proxy, ProxyName, ProxyQueue, ProxyThread, TimeRange, Times,
 };
+pub use question::{
+    Answer, Changed, ClassChange, ClassDone, ExecReport, HandedOver, InForce, Question, Reloaded,
+};
+pub use residence::Residence;
 pub use shape::{Shape, ShapeQueue};
 pub use status::{Interface, Status};
 pub use suggestion::{Profile, RefusedSource, ShareOver, SuggestedKey, Suggestion, Suggestions};
+pub use workload::Workload;

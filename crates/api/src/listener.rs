@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Class, TimeWait};
+use crate::{Class, Residence, TimeWait, Workload};
 
 /// A listener: its queue, its counters and its settings.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -19,8 +19,11 @@ pub struct Listener {
     pub mode: String,
     /// What the listener does with a SYN, in words: establish, reject_syn, admit and its target_wait
     pub policy: String,
-    /// Whether weir guards the listener: false while weir is attached to none of its interfaces
+    /// Whether weir guards the listener: false while weir is attached to none of its interfaces, or does not see the SYNs of connections that come
     pub in_force: bool,
+    /// Why weir does not guard the listener; absent while it does
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_in_force_because: Option<String>,
     /// Whether a socket listens at its address and port at the moment
     pub listening: bool,
     /// Connections that wait for accept(), over all sockets of the listener
@@ -58,6 +61,34 @@ pub struct Listener {
     ///
     /// The longest of the listener's sockets: the connections before a new one, times the measured time between accepts.
     pub wait_us: Option<u64>,
+    /// The measured time between two accepts of the busy server, in microseconds; null while not known
+    ///
+    /// The longest of the listener's sockets. A pool of four workers that take 2 s each accepts every 500 000.
+    #[serde(default)]
+    pub service_us: Option<u64>,
+    /// Connections that weir leaves waiting where a wait of target_wait cannot be kept; null where it can
+    ///
+    /// One service takes longer there than target_wait. With fewer the server would be idle from time to time.
+    #[serde(default)]
+    pub kept_queue_length: Option<u32>,
+    /// The wait of so many connections, in microseconds; null where target_wait can be kept
+    #[serde(default)]
+    pub kept_wait_us: Option<u64>,
+    /// The wait that is kept at the listener, in microseconds; null where no wait decides
+    ///
+    /// target_wait, or kept_wait_us where that is longer. Beside a controller with a target_wait, the controller's.
+    #[serde(default)]
+    pub target_in_force_us: Option<u64>,
+    /// Connections that have come since weir looks, each counted once; null unless mode = observe
+    ///
+    /// A client whose SYN the kernel drops tries again. The counters have each try, and `syn_retried` how many of them are repeats.
+    #[serde(default)]
+    pub offered: Option<u64>,
+    /// Connections of offered that enforcement would have refused, about; null unless mode = observe
+    ///
+    /// From what came and what the server accepted. The verdicts of observe mode are on a queue that nobody keeps short, so they say more. Those for residence, and of classes that the controller holds, are not among them: their counters say how many.
+    #[serde(default)]
+    pub would_refuse: Option<u64>,
     /// The policy in force, where the configured one is not possible; null if there is none
     ///
     /// fallback_because says why.
@@ -70,6 +101,12 @@ pub struct Listener {
     /// TIME-WAIT of the listener's connections, in figures
     #[serde(default)]
     pub timewait: TimeWait,
+    /// How long requests may stay in the server before weir refuses more; observe: it only measures that; off: not even that
+    #[serde(default)]
+    pub residence_mode: String,
+    /// Requests that the server has not answered, in figures; null where they are not watched
+    #[serde(default)]
+    pub residence: Option<Residence>,
     /// Verdicts or events, each by its name, since the start
     ///
     /// `weir explain` lists all of them; `weir status --all` shows zeros too.
@@ -87,6 +124,11 @@ pub struct Listener {
     pub classes_left_out: usize,
     /// The listening sockets of the listener: several with SO_REUSEPORT or several addresses
     pub sockets: Vec<Socket>,
+    /// The containers, units or network namespaces in which the listener is guarded (`where`); absent without `where`
+    ///
+    /// The other fields of the listener are sums over them, and its wait is their longest. Counters of those that have ended stay in the sum.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workloads: Vec<Workload>,
     /// The config keys in effect, beside the fields above (`interfaces`, `establish`, …)
     #[serde(flatten)]
     pub settings: BTreeMap<String, Value>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A write that was carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Answer {
+pub struct Done {
     /// What was done, in a sentence
     pub done: String,
 }

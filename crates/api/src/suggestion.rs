@@ -33,7 +33,7 @@ pub struct Suggestion {
     /// The keys of `[[listener]]` that weir has looked into
     #[serde(default)]
     pub keys: Vec<SuggestedKey>,
-    /// The backlog that the server should have; absent if the present one is enough
+    /// The backlog that the server should have, each socket of several; absent if the present one is enough
     ///
     /// It is a setting of the server, the argument of its listen(), and no key of weir.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,9 +71,9 @@ pub struct Profile {
     pub mode: String,
     /// Seconds that weir has looked at
     pub seconds: u64,
-    /// Connections that came; a SYN that was repeated counts again
+    /// Connections that came, each once
     pub connections: u64,
-    /// Connections that were refused, or would have been (mode = observe)
+    /// Connections that were refused; in observe mode, that enforcement would have refused, about
     pub refused: u64,
     /// Of the refused ones, those for which the listen queue had no place
     pub refused_full: u64,
@@ -104,7 +104,7 @@ pub struct Profile {
     /// Connections that the server accepts per second while some wait, in the median; absent if none was seen to wait
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepts_per_second: Option<f64>,
-    /// At most this share of the connections came when the wait was as long as a target_wait
+    /// About which share of the connections would be refused with other values of target_wait
     #[serde(default)]
     pub over: Vec<ShareOver>,
     /// The sources that were refused most in some minute, the largest first
@@ -112,13 +112,13 @@ pub struct Profile {
     pub sources: Vec<RefusedSource>,
 }
 
-/// How many connections a target_wait is about.
+/// How many connections a target_wait would refuse.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ShareOver {
     /// The target, in microseconds
     pub target_wait_us: u64,
-    /// At most this share of the connections came when the wait was as long, 0 to 1
+    /// About this share of the connections would be refused, 0 to 1
     pub share: f64,
 }
 

@@ -32,8 +32,8 @@ use serde::de::DeserializeOwned;
 
 pub use error::{Error, Result};
 pub use weir_api::{
-    Answer, Backend, CacheMemory, Cause, Class, ClassSettings, ClassStatistics, Connections,
-    Controller, Decision, Episode, Event, Events, Interface, KeptRefusal, LastReload, Listener,
+    Backend, CacheMemory, Cause, Class, ClassSettings, ClassStatistics, Connections, Controller,
+    Decision, Done, Episode, Event, Events, Interface, KeptRefusal, LastReload, Listener,
     ListenerStatistics, Problem, Process, Profile, Proxy, ProxyName, ProxyQueue, ProxyThread,
     Refusal, RefusedMinute, RefusedSource, Reload, ShareOver, Socket, SourceNetwork, Statistics,
     Status, SuggestedKey, Suggestion, Suggestions, TimeRange, Times, TopSource, TopSources, Why,
@@ -153,7 +153,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::status`]; [`Error::is_unknown`] if there is none of this name.
-    pub fn remove_class(&self, name: &str) -> Result<Answer> {
+    pub fn remove_class(&self, name: &str) -> Result<Done> {
         self.call("DELETE", &path_of("/v1/classes/", name)?, None)
     }
 

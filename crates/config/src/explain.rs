@@ -185,7 +185,7 @@ fn advice(name: &str) -> Option<&'static str> {
 }
 
 /// One row per verdict; the test `every_verdict_has_advice` holds it complete.
-const ADVICE: [(&str, &str); 30] = [
+const ADVICE: [(&str, &str); 34] = [
     (
         "syn_admitted",
         "The good case. With reserv, weir keeps a place for this connection until the server accepts it.",
@@ -264,7 +264,7 @@ const ADVICE: [(&str, &str); 30] = [
     ),
     (
         "syn_unjudged",
-        "weir remembers the queues of 512 listening sockets in a hash table; with a few hundred sockets some do not get a slot. Use fewer SO_REUSEPORT sockets, or guard fewer ports.",
+        "weir remembers the queues of 512 listening sockets in a hash table; with a few hundred sockets some do not get a slot. Use fewer SO_REUSEPORT sockets, or guard fewer ports. Where a BPF program of the server's chooses the socket (SO_ATTACH_REUSEPORT_CBPF or _EBPF), weir cannot know whose queue a SYN will meet, and refuses nobody; `weir status` says so as a fallback.",
     ),
     (
         "syn_dropped_rate",
@@ -304,7 +304,23 @@ const ADVICE: [(&str, &str); 30] = [
     ),
     (
         "syn_steady",
-        "A load balancer keeps a server whose health checks come in. A source is steady when it came in 3 different half seconds, at most 8 times in each and at most 2 minutes apart. Steady sources get an eighth of what the server accepts, and those that came in 16 half seconds an eighth of their own.",
+        "A load balancer keeps a server whose health checks come in. A source is steady when it came in 3 different half seconds, at most 8 times in each and at most 2 minutes apart. Steady sources get an eighth of what the server accepts, and those that came in 16 half seconds an eighth of their own. Many clients behind one address (a NAT, a proxy) that connect up to about 15 times a second pass for such a source; `health_checks = false` ends that.",
+    ),
+    (
+        "syn_join",
+        "MPTCP clients add a path when they change their network, and the connection ends if the new path is refused. At most 1000 a second pass for all listeners together; others are refused as any SYN. The kernel resets those of connections that it does not know. A class's rate holds for them too.",
+    ),
+    (
+        "syn_retried",
+        "In observe mode the kernel drops what finds the queue full, and its client tries again after 1, 3 and 7 s. would_refuse counts each client once.",
+    ),
+    (
+        "syn_dropped_residence",
+        "The server accepts at once and queues inside: `weir status` shows how many requests it has, how many it answers and how long each stays. Clients that are let in wait about residence, or twice the least residence. reject_syn = rst refuses at once. Give the server more of what it waits for.",
+    ),
+    (
+        "syn_reset_residence",
+        "The server accepts at once and queues inside: `weir status` shows how many requests it has, how many it answers and how long each stays. Clients that are let in wait about residence, or twice the least residence. Give the server more of what it waits for.",
     ),
 ];
 

@@ -4,6 +4,7 @@
 //! policy that is possible, or refuses with a hint.
 
 use crate::error::Fault;
+use crate::syn_filter::SynFilter;
 use weir_core::listener::{Establish, Listener, RejectSyn};
 use weir_core::word::Word;
 
@@ -32,21 +33,22 @@ impl SynCookies {
 }
 
 /// What a policy has to fit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
     /// `net.ipv4.tcp_syncookies` of the network namespace.
     pub syn_cookies: SynCookies,
     /// The kernel takes cookies from BPF (`bpf_sk_assign_tcp_reqsk`, Linux 6.9).
     pub bpf_cookies: bool,
-    /// Conntrack follows the connections of the network namespace, because rules there need it.
-    pub conntrack: bool,
+    /// What behind weir could drop a SYN, if anything.
+    pub syn_filter: Option<SynFilter>,
 }
 
 impl Environment {
-    /// Whether weir answers SYNs with cookies of its own. Conntrack does not see a SYN that weir answers, so it would
-    /// take the final ACK for a connection without a SYN, which many rules drop.
-    pub fn sends_cookies(self) -> bool {
-        !self.conntrack
+    /// Whether weir answers SYNs with cookies of its own. What filters behind weir sees no SYN that weir answers. Rules
+    /// that drop SYNs would let in by its final ACK whom they keep out; conntrack would take that ACK for a connection
+    /// without a SYN, which many rules drop.
+    pub fn sends_cookies(&self) -> bool {
+        self.syn_filter.is_none()
     }
 
     /// Why a cookie of weir's cannot become a connection, and what would change that.
@@ -85,7 +87,7 @@ pub struct Fallback {
 ///
 /// # Errors
 /// A policy of the same effect is impossible: `reserv` cannot count with tcp_syncookies = 2.
-pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> {
+pub fn fit(asked: &Listener, environment: &Environment) -> Result<Fitted, Fault> {
     let mut listener = asked.clone();
     let mut fallback = None;
     if asked.establish == Establish::NoSynDrop
@@ -96,8 +98,8 @@ pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> 
             policy: policy_words(&listener),
             because: because.to_owned(),
         });
-    } else if environment.conntrack {
-        fallback = fit_conntrack(&mut listener, environment);
+    } else if let Some(filter) = &environment.syn_filter {
+        fallback = fit_beside(&mut listener, environment, filter);
     }
     if listener.establish == Establish::Reserv && environment.syn_cookies == SynCookies::Always {
         return Err(Fault::new(
@@ -111,7 +113,11 @@ pub fn fit(asked: &Listener, environment: Environment) -> Result<Fitted, Fault> 
 
 /// Leaves SYN cookies to the kernel. `abort` then decides at the final ACK, as no-syn-drop does; `reserv` reserves,
 /// and leaves what a flood brings on top to the kernel.
-fn fit_conntrack(listener: &mut Listener, environment: Environment) -> Option<Fallback> {
+fn fit_beside(
+    listener: &mut Listener,
+    environment: &Environment,
+    filter: &SynFilter,
+) -> Option<Fallback> {
     let own = environment.bpf_cookies && environment.syn_cookies == SynCookies::WhenNeeded;
     let policy = match listener.establish {
         Establish::NoSynDrop => {
@@ -125,9 +131,7 @@ fn fit_conntrack(listener: &mut Listener, environment: Environment) -> Option<Fa
     };
     Some(Fallback {
         policy,
-        because: "rules of this network namespace follow connections (conntrack) and may want to see each \
-                  SYN, which a cookie from weir would keep from them"
-            .into(),
+        because: format!("{filter} could drop a SYN, but not one that weir answers with a cookie"),
     })
 }
 
@@ -138,6 +142,29 @@ pub fn mptcp_fallback(listener: &Listener) -> Option<Fallback> {
         because:
             "the server listens with MPTCP, where the kernel does not take cookies from weir; \
                   weir refuses SYNs while the queue is full instead"
+                .into(),
+    })
+}
+
+/// What any policy becomes where each connection may be one of IPVS's.
+pub fn services_fallback(listener: &Listener) -> Fallback {
+    Fallback {
+        policy: "none".to_owned(),
+        because: format!(
+            "IPVS takes the connections to {}, or may take any of them (services of marks, or too many at guarded \
+             ports): weir passes all packets there",
+            listener.address
+        ),
+    }
+}
+
+/// What any policy becomes where a program of the server's own chooses the socket of each connection.
+pub fn steered_fallback(listener: &Listener) -> Option<Fallback> {
+    (listener.establish != Establish::Default).then(|| Fallback {
+        policy: Establish::Default.word().to_owned(),
+        because:
+            "a BPF program of the server's own chooses the socket in its SO_REUSEPORT group, so weir does not know \
+             whose queue a SYN will meet, and refuses nobody for it, nor for residence"
                 .into(),
     })
 }
@@ -169,7 +196,7 @@ mod tests {
         Environment {
             syn_cookies,
             bpf_cookies: true,
-            conntrack: false,
+            syn_filter: None,
         }
     }
 
@@ -178,7 +205,7 @@ mod tests {
         let old = Environment {
             syn_cookies: SynCookies::WhenNeeded,
             bpf_cookies: false,
-            conntrack: false,
+            syn_filter: None,
         };
         for (environment, word) in [(environment(SynCookies::Never), "sysctl"), (old, "6.9")] {
             for (reject_syn, policy) in [
@@ -189,7 +216,7 @@ mod tests {
                     reject_syn,
                     ..asked(Establish::NoSynDrop)
                 };
-                let fitted = fit(&asked, environment).unwrap();
+                let fitted = fit(&asked, &environment).unwrap();
                 assert_eq!(fitted.listener.establish, Establish::Reserv);
                 assert_eq!(fitted.listener.reject_syn, reject_syn);
                 let fallback = fitted.fallback.unwrap();
@@ -201,14 +228,14 @@ mod tests {
 
     #[test]
     fn reserv_is_refused_where_half_open_connections_are_not_counted() {
-        assert!(fit(&asked(Establish::Reserv), environment(SynCookies::Always)).is_err());
+        assert!(fit(&asked(Establish::Reserv), &environment(SynCookies::Always)).is_err());
         let old = Environment {
             syn_cookies: SynCookies::Always,
             bpf_cookies: false,
-            conntrack: false,
+            syn_filter: None,
         };
         assert!(
-            fit(&asked(Establish::NoSynDrop), old).is_err(),
+            fit(&asked(Establish::NoSynDrop), &old).is_err(),
             "its fallback is reserv"
         );
     }
@@ -216,7 +243,7 @@ mod tests {
     #[test]
     fn beside_conntrack_weir_sends_no_cookies_and_says_so() {
         let beside = Environment {
-            conntrack: true,
+            syn_filter: Some(SynFilter::Conntrack),
             ..environment(SynCookies::WhenNeeded)
         };
         assert!(!beside.sends_cookies());
@@ -228,20 +255,20 @@ mod tests {
                 "reserv with the kernel's SYN cookies",
             ),
         ] {
-            let fitted = fit(&asked(establish), beside).unwrap();
+            let fitted = fit(&asked(establish), &beside).unwrap();
             assert_eq!(fitted.listener.establish, in_force);
             let fallback = fitted.fallback.unwrap();
             assert_eq!(fallback.policy, policy);
             assert!(fallback.because.contains("conntrack"));
         }
         for establish in [Establish::Default, Establish::Abort] {
-            assert_eq!(fit(&asked(establish), beside).unwrap().fallback, None);
+            assert_eq!(fit(&asked(establish), &beside).unwrap().fallback, None);
         }
         let without = Environment {
             syn_cookies: SynCookies::Never,
-            ..beside
+            ..beside.clone()
         };
-        let fitted = fit(&asked(Establish::Reserv), without).unwrap();
+        let fitted = fit(&asked(Establish::Reserv), &without).unwrap();
         assert_eq!(fitted.fallback, None, "there were no cookies anyway");
     }
 
@@ -265,7 +292,7 @@ mod tests {
                     listener: listener.clone(),
                     fallback: None,
                 };
-                assert_eq!(fit(&listener, environment(cookies)), Ok(fitted));
+                assert_eq!(fit(&listener, &environment(cookies)), Ok(fitted));
             }
         }
     }

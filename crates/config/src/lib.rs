@@ -61,23 +61,29 @@ pub mod explain;
 mod reference;
 
 mod fit;
+mod syn_filter;
 
 pub use address::{parse_ip, parse_listen_address, parse_port, parse_socket_address};
 pub use class_check::check_classes;
 pub use config::{Config, Warning};
 pub use error::{Fault, Location, Problem, Problems};
 pub use example::{example, wrap};
-pub use fit::{Environment, Fallback, Fitted, SynCookies, fit, mptcp_fallback, policy_words};
+pub use fit::{
+    Environment, Fallback, Fitted, SynCookies, fit, mptcp_fallback, policy_words,
+    services_fallback, steered_fallback,
+};
 pub use key::Key;
 pub use names::{parse_interface, parse_name};
 pub use parse::parse;
 pub use reference::reference;
 pub use schema::{KeyDoc, TableDoc, tables};
 pub use suggest::did_you_mean;
+pub use syn_filter::SynFilter;
 pub use table::{Table, change};
 pub use tables::api::ApiSettings;
 pub use tables::dashboard::DashboardSettings;
 pub use tables::events::EventsSettings;
+pub use tables::listener::parse_where;
 pub use tables::metrics::MetricsSettings;
 pub use types::{Kind, parse_word};
 pub use value::{Given, Setting};

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use toml::de::DeTable;
 
 use crate::class_check::{self, Owners};
-use crate::config::Config;
-use crate::error::{Fault, Location, Problems};
+use crate::config::{Config, Warning};
+use crate::error::{Fault, Location, Problem, Problems};
 use crate::reader::{Origin, Reader};
 use crate::schema::{sections, tables};
 use crate::suggest::did_you_mean;
@@ -17,9 +17,12 @@ use crate::table::Table;
 use crate::tables::metrics::{MetricsSettings, without_proxies};
 use crate::unused::{Around, unused};
 use weir_core::class::Class;
+use weir_core::controller::Settings;
 use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
 use weir_core::timewait::{Destination, MAX_PREFIXES};
+use weir_core::units::count;
+use weir_core::workload::Where;
 
 /// Reads a config file. `file` is its name for messages.
 ///
@@ -27,32 +30,59 @@ use weir_core::timewait::{Destination, MAX_PREFIXES};
 /// Everything that is wrong in it: syntax, unknown tables and keys, values, and tables that
 /// collide.
 pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
-    let mut reader = Reader {
-        file,
-        source,
-        problems: Vec::new(),
-        warnings: Vec::new(),
-    };
+    let mut reader = Reader::new(file, source);
     let (mut config, origins) = read(&mut reader);
     check_classes(&mut reader, &config, origins.of::<Class>());
     check_prefixes(&mut reader, &config, origins.of::<Destination>());
+    check_controller(&mut reader, &config, origins.of::<Settings>());
     if !reader.problems.is_empty() {
-        let mut problems = reader.problems;
-        problems.sort_by_key(|problem| line(&problem.location));
-        return Err(Problems(problems));
+        return Err(problems(reader));
     }
     warn_of_unused(&mut reader, &config, origins.of::<Class>());
     warn_of_metrics(&mut reader, &config, origins.of::<MetricsSettings>());
-    config.warnings = reader.warnings;
-    config
-        .warnings
-        .sort_by_key(|warning| warning.location.as_ref().map(line));
+    config.warnings = warnings(reader);
     for proxy in &mut config.proxies {
         let classes = config.classes.iter();
         let own = classes.filter(|class| class.is_of_proxy(&proxy.name));
         proxy.classes = own.cloned().collect();
     }
     Ok(config)
+}
+
+/// What is wrong, in the order of the lines.
+fn problems(reader: Reader<'_>) -> Problems {
+    let Reader {
+        mut problems,
+        unlisted_problems: more,
+        ..
+    } = reader;
+    problems.sort_by_key(|problem| line(&problem.location));
+    if let (1.., Some(last)) = (more, problems.last()) {
+        problems.push(Problem {
+            location: last.location.clone(),
+            object: String::new(),
+            cause: format!("there are {} besides", count(more, "fault")),
+            hint: "mend those that are listed, and check the file again".to_owned(),
+        });
+    }
+    Problems(problems)
+}
+
+/// What is odd, in the order of the lines.
+fn warnings(reader: Reader<'_>) -> Vec<Warning> {
+    let Reader {
+        mut warnings,
+        unlisted_warnings: more,
+        ..
+    } = reader;
+    warnings.sort_by_key(|warning| warning.location.as_ref().map(line));
+    if more > 0 {
+        warnings.push(Warning {
+            location: None,
+            text: format!("there are {} besides", count(more, "warning")),
+        });
+    }
+    warnings
 }
 
 /// The order of messages.
@@ -91,7 +121,7 @@ fn read(reader: &mut Reader<'_>) -> (Config, Origins) {
                 let read = (section.read)(reader, key, value, &mut config);
                 origins.0.insert(section.doc.name, read);
             }
-            None => reader.problem(Some(key.span()), "", unknown_table(name)),
+            None => reader.problem_with(Some(key.span()), "", || unknown_table(name)),
         }
     }
     if !config.is_for_run() && config.proxies.is_empty() && reader.problems.is_empty() {
@@ -169,6 +199,20 @@ fn check_prefixes(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) 
             format!("at most {MAX_PREFIXES}: use shorter prefixes"),
         );
         reader.problem(Some(origin.of_key("to")), "", fault);
+    }
+}
+
+/// The controller reads queues of weir's own network namespace only.
+fn check_controller(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) {
+    let mut listeners = config.listeners.iter();
+    let elsewhere = listeners.find(|listener| listener.location != Where::Here);
+    if let (Some(_), Some(listener), [origin]) = (&config.controller, elsewhere, origins) {
+        let cause = format!(
+            "the controller is not there yet in other network namespaces, and listener {:?} has where = \"{}\"",
+            listener.name, listener.location
+        );
+        let hint = "leave [controller] out, or have a weir of its own for these listeners";
+        reader.problem(Some(origin.of_key("")), "", Fault::new(cause, hint));
     }
 }
 

@@ -16,6 +16,7 @@ use crate::key::Key;
 use crate::table::{Table, unknown_key};
 use crate::types::Kind;
 use crate::value::Given;
+use weir_core::units::count;
 
 /// A key of the file, with the bytes where it stands.
 pub(crate) type FileKey<'a> = Spanned<Cow<'a, str>>;
@@ -65,12 +66,38 @@ pub(crate) struct Reader<'a> {
     pub problems: Vec<Problem>,
     /// What is odd.
     pub warnings: Vec<Warning>,
+    /// How many problems there are besides.
+    pub unlisted_problems: usize,
+    /// How many oddities there are besides.
+    pub unlisted_warnings: usize,
+}
+
+/// Problems and warnings that are listed; the others are counted. To find the place of one takes a look at all that stands before
+/// it, and a file of many MiB may have a million.
+const MOST_LISTED: usize = 100;
+
+impl<'a> Reader<'a> {
+    /// At the begin of a file.
+    pub fn new(file: &'a str, source: &'a str) -> Reader<'a> {
+        Reader {
+            file,
+            source,
+            problems: Vec::new(),
+            warnings: Vec::new(),
+            unlisted_problems: 0,
+            unlisted_warnings: 0,
+        }
+    }
 }
 
 impl Reader<'_> {
     /// Notes a problem at these bytes; without them, at the begin of the file. `object` is a prefix that
     /// ends in `": "`, or empty.
     pub fn problem(&mut self, span: Option<Range<usize>>, object: impl Into<String>, fault: Fault) {
+        if self.problems.len() >= MOST_LISTED {
+            self.unlisted_problems += 1;
+            return;
+        }
         let location = self.location(span);
         let Fault { cause, hint } = fault;
         self.problems.push(Problem {
@@ -81,8 +108,26 @@ impl Reader<'_> {
         });
     }
 
+    /// As [`problem`](Self::problem), for a fault that takes a search to describe.
+    pub fn problem_with(
+        &mut self,
+        span: Option<Range<usize>>,
+        object: impl Into<String>,
+        fault: impl FnOnce() -> Fault,
+    ) {
+        if self.problems.len() >= MOST_LISTED {
+            self.unlisted_problems += 1;
+            return;
+        }
+        self.problem(span, object, fault());
+    }
+
     /// Notes an oddity of the table that stands there.
     pub fn warn(&mut self, origin: &Origin, text: String) {
+        if self.warnings.len() >= MOST_LISTED {
+            self.unlisted_warnings += 1;
+            return;
+        }
         let location = Some(self.location(Some(origin.span.clone())));
         self.warnings.push(Warning { location, text });
     }
@@ -93,7 +138,7 @@ impl Reader<'_> {
 
     /// The tables under this key of the file, without those that lack a required key.
     pub fn tables<T: Table>(&mut self, key: &FileKey<'_>, value: &FileValue<'_>) -> Vec<Read<T>> {
-        let read: Vec<Read<T>> = match (value.get_ref(), T::IS_SINGLE) {
+        let mut read: Vec<Read<T>> = match (value.get_ref(), T::IS_SINGLE) {
             (DeValue::Array(_), true) => {
                 let fault = Fault::new("is a list of tables", format!("write {} once", T::head()));
                 self.problem(Some(key.span()), format!("{}: ", T::NAME), fault);
@@ -111,6 +156,9 @@ impl Reader<'_> {
             }
         };
         self.collisions(&read);
+        // Those beyond the most are a fault already, and each of them would be compared with all others.
+        let (most, _) = T::MOST;
+        read.truncate(most.max(1));
         for Read { table, origin } in &read {
             for text in table.lint(&origin.keys()) {
                 self.warn(origin, text);
@@ -135,8 +183,8 @@ impl Reader<'_> {
         let mut bad = Vec::new();
         for (name, value) in file {
             let Some(key) = T::key(name.get_ref()) else {
-                let fault = unknown_key::<T>(name.get_ref());
-                self.problem(Some(name.span()), format!("{object}: "), fault);
+                let fault = || unknown_key::<T>(name.get_ref());
+                self.problem_with(Some(name.span()), format!("{object}: "), fault);
                 continue;
             };
             origin.given.push((key.name, value.span()));
@@ -175,12 +223,12 @@ impl Reader<'_> {
     fn collisions<T: Table>(&mut self, read: &[Read<T>]) {
         let (most, hint) = T::MOST;
         if read.len() > most {
-            let cause = format!("{} {}s are too many", read.len(), T::NAME);
+            let cause = format!("{} are too many", count(read.len(), T::NAME));
             let fault = Fault::new(cause, format!("at most {most}; {hint}"));
             self.problem(Some(read[most].origin.span.clone()), "", fault);
         }
         let mut first: HashMap<&str, &Read<T>> = HashMap::new();
-        for (i, one) in read.iter().enumerate() {
+        for (i, one) in read.iter().take(most.max(1)).enumerate() {
             let namesake = first.get(one.table.name()).copied();
             self.collision(one, namesake, &read[..i]);
             first.entry(one.table.name()).or_insert(one);

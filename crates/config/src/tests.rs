@@ -24,6 +24,34 @@ fn problems(source: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_hundred_thousand_faults_are_counted_and_not_all_looked_up() {
+    let tables: String = (0..100_000).map(|n| format!("[x{n}]\n")).collect();
+    let began = std::time::Instant::now();
+    let problems = parse("weir.toml", &tables).unwrap_err().0;
+    // Each look-up reads all that stands before the fault: all of them would take minutes.
+    assert!(began.elapsed() < std::time::Duration::from_secs(30));
+    assert_eq!(problems.len(), 101);
+    let last = problems.last().unwrap();
+    assert!(
+        last.to_string().ends_with("there are 99900 faults besides"),
+        "{last}"
+    );
+}
+
+#[test]
+fn too_many_of_a_thing_are_named_in_english_and_not_compared_with_each_other() {
+    let class = |n| format!("[[class]]\nname = \"c{n}\"\nfrom = \"10.0.0.1/32\"\npriority = 1\n");
+    let classes: String = (0..20_000).map(class).collect();
+    let file = format!("[[listener]]\naddress = \"*:80\"\n{classes}");
+    let problems = parse("weir.toml", &file).unwrap_err();
+    assert!(
+        problems.to_string().contains("20000 classes are too many"),
+        "{}",
+        problems.0[0]
+    );
+}
+
+#[test]
 fn tables_of_other_versions_are_refused() {
     let file = "[[listener]]\naddress = \"*:80\"\n[[tunnel]]\nname = \"gold\"\n";
     assert_eq!(

@@ -50,6 +50,8 @@ pub enum Kind {
     Name,
     /// An address with a port.
     Address,
+    /// Which network namespaces.
+    Place,
     /// A list of names.
     Names,
     /// A list of addresses or names with ports.
@@ -88,6 +90,7 @@ impl Kind {
         match self {
             Kind::Name | Kind::Names => "NAME",
             Kind::Address => "ADDR:PORT",
+            Kind::Place => "PLACE",
             Kind::Servers => "HOST:PORT",
             Kind::Ips => "ADDR",
             Kind::Prefixes => "PREFIX",
@@ -109,6 +112,7 @@ impl Kind {
         match self {
             Kind::Name => "string",
             Kind::Address => "address with port",
+            Kind::Place => "place",
             Kind::Names => "list of names",
             Kind::Servers => "list of addresses or names with ports",
             Kind::Ips => "list of addresses",

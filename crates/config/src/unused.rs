@@ -7,6 +7,7 @@ use weir_core::class::Class;
 use weir_core::listener::{Listener, QueueOrder};
 use weir_core::prefix::Prefix;
 use weir_core::proxy::Proxy;
+use weir_core::units::count;
 
 /// Classes for which one kind of warning is given; a file may have thousands.
 const TOLD: usize = 8;
@@ -36,7 +37,7 @@ pub(crate) fn unused(classes: &[(&Class, Vec<&str>)], around: &Around<'_>) -> Ve
         if more > 0
             && let Some((_, last)) = found.last_mut()
         {
-            *last += &format!(" (and {more} more classes like it)");
+            *last += &format!(" (and {} like it)", count(more, "more class"));
         }
     }
     found.sort_by_key(|(index, _)| *index);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::abi;
 use crate::timewait::{Holder, ListenerTimeWait};
+use crate::workload::Where;
 
 /// How connections are established when the listen queue is short of room (SB06, Table III).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -77,6 +78,17 @@ pub enum Mode {
     Observe,
 }
 
+/// What weir does about requests that a server has accepted and has not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ResidenceMode {
+    /// Nothing; nothing is loaded.
+    Off,
+    /// It counts them, and how long they stay ([`crate::residence`]).
+    Observe,
+    /// It refuses SYNs while requests that are let in would stay longer than this. 10 ms..=60 s.
+    Within(Duration),
+}
+
 /// Where the guard first looks at packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -125,6 +137,8 @@ pub struct Listener {
     pub name: String,
     /// Where it listens.
     pub address: ListenAddress,
+    /// In which network namespaces it is guarded, and for whose sockets.
+    pub location: Where,
     /// Interfaces on which it is guarded; empty: all. At most [`MAX_INTERFACES`].
     pub interfaces: Vec<String>,
     /// How connections are established.
@@ -147,7 +161,11 @@ pub struct Listener {
     /// How long a connection waits until it counts as of the next higher priority; `None`: never
     /// does. 1 ms..=1 h. Only with [`QueueOrder::Priority`].
     pub ageing: Option<Duration>,
-    /// Whether SYNs of steady sources ([`crate::steady`]) are let in where others are refused.
+    /// What is done about requests that the server has and has not answered.
+    pub residence: ResidenceMode,
+    /// The port of the server whose requests they are, behind this listener; `None`: its own. 1..=65535.
+    pub residence_of: Option<u16>,
+    /// Whether SYNs of steady sources (`bpf/lib/steady.h`) are let in where others are refused.
     pub health_checks: bool,
     /// What a client's FIN without data does.
     pub half_close: HalfClose,
@@ -185,6 +203,7 @@ impl Listener {
         Listener {
             name: name.into(),
             address,
+            location: Where::Here,
             interfaces: Vec::new(),
             establish: Establish::Reserv,
             reject_syn: RejectSyn::Rst,
@@ -195,6 +214,8 @@ impl Listener {
             least_length: 0,
             queue: QueueOrder::Fifo,
             ageing: Some(DEFAULT_AGEING),
+            residence: ResidenceMode::Off,
+            residence_of: None,
             health_checks: true,
             half_close: HalfClose::Keep,
             timewait: ListenerTimeWait::Off,
@@ -204,6 +225,11 @@ impl Listener {
             mode: Mode::Enforce,
             front: Front::Tc,
         }
+    }
+
+    /// The port whose requests [`Listener::residence`] is about.
+    pub fn residence_port(&self) -> u16 {
+        self.residence_of.unwrap_or(self.address.port)
     }
 
     /// Whether the holder of its connections' TIME-WAIT is negotiated.

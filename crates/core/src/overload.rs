@@ -1,18 +1,18 @@
 //! When a listener turns connections away, since when, and how many: from readings of its counters and its queue.
 //!
-//! An [`Episode`] begins with the first connection that is turned away, and ends once none was for [`QUIET`]. Between
-//! the two it is reported at growing intervals ([`FIRST_REPORT`], then twice as long each time, [`LONGEST_REPORT`] at
-//! most). So a listener has two lines in [`QUIET`] at most, however its load swings. [`Budget`] bounds the lines of all
-//! listeners together.
+//! An [`Episode`] begins with the first connection that is turned away, and ends once none was for [`QUIET`], and clients
+//! have not waited for too long either: an overload is not over while its queue stands. Between the two it is reported at
+//! growing intervals ([`FIRST_REPORT`], then twice as long each time, [`LONGEST_REPORT`] at most). So a listener has two
+//! lines in [`QUIET`] at most, however its load swings. [`Budget`] bounds the lines of all listeners together.
 //!
 //! Times are of any clock that does not go back, from any beginning.
 
 use std::time::Duration;
 
-use crate::verdict::{Counters, Kind, Verdict};
+use crate::verdict::{Counters, OVER_RATE, Verdict, refusals};
 
-/// No connection was turned away for so long: the episode is over. Clients that were refused come back within
-/// seconds, so less would cut one overload into many.
+/// No connection was turned away for so long, and none waited for too long: the episode is over. Clients that were refused
+/// come back within seconds, so less would cut one overload into many.
 pub const QUIET: Duration = Duration::from_secs(10);
 /// An episode that lasts is first reported after this.
 pub const FIRST_REPORT: Duration = Duration::from_secs(60);
@@ -44,35 +44,16 @@ impl Cause {
     }
 }
 
-/// Connections that each cause has turned away at a listener.
-#[derive(Debug, Clone, Default)]
-pub struct TurnedAway {
-    by_rate: Option<u64>,
-    held: bool,
-    overload: u64,
-    over_rate: u64,
-}
-
-impl TurnedAway {
-    /// Takes the counters in and gives the sums of [`Cause::ALL`], which only rise. `held`: the controller holds some
-    /// class now, so that what a rate refuses is refused for an overload.
-    pub fn take(&mut self, counters: &Counters, held: bool) -> [u64; Cause::ALL.len()] {
-        let of = |verdicts: &[Verdict]| -> u64 { verdicts.iter().map(|v| counters.get(*v)).sum() };
-        let by_rate = of(&[Verdict::SynDroppedRate, Verdict::SynResetRate]);
-        let more = by_rate.saturating_sub(self.by_rate.replace(by_rate).unwrap_or(by_rate));
-        // A limit that was lifted since the last reading has refused some of these.
-        match std::mem::replace(&mut self.held, held) || held {
-            true => self.overload += more,
-            false => self.over_rate += more,
-        }
-        let refusals = counters.rows().filter(|(row, _)| row.kind == Kind::Refuse);
-        let all: u64 = refusals.map(|(_, n)| n).sum();
-        // What is reset at its FIN was served; the kernel drops what weir leaves to it.
-        let by_queue = all - by_rate - counters.get(Verdict::FinReset);
-        let left = counters.get(Verdict::SynLeft);
-        let cookies = of(&[Verdict::CookieSentFlood, Verdict::SynLeftFlood]);
-        [by_queue + left + self.overload, self.over_rate, cookies]
-    }
+/// Connections that each cause of [`Cause::ALL`] has turned away at a listener: sums that only rise. What is over a class's
+/// own rate is policing, also while the controller holds that class; what is over the controller's rate is an overload's.
+pub fn turned_away(counters: &Counters) -> [u64; Cause::ALL.len()] {
+    let of = |verdicts: &[Verdict]| -> u64 { verdicts.iter().map(|v| counters.get(*v)).sum() };
+    let by_rate = of(&OVER_RATE);
+    let all: u64 = refusals().map(|row| counters.get(row.verdict)).sum();
+    // The kernel drops what weir leaves to it.
+    let overload = all - by_rate + counters.get(Verdict::SynLeft);
+    let cookies = of(&[Verdict::CookieSentFlood, Verdict::SynLeftFlood]);
+    [overload, by_rate, cookies]
 }
 
 /// A listener at one moment.
@@ -90,6 +71,8 @@ pub struct Reading {
     pub queue_length: u32,
     /// Handshakes under way.
     pub half_open: u32,
+    /// Clients wait for longer than they should; of an overload only.
+    pub stands: bool,
 }
 
 /// A time in which connections are turned away.
@@ -97,7 +80,7 @@ pub struct Reading {
 pub struct Episode {
     /// When the first was turned away.
     pub since: Duration,
-    /// When the last was.
+    /// When the last was, or when clients last waited for too long.
     pub until: Duration,
     /// Connections let in meanwhile.
     pub let_in: u64,
@@ -112,7 +95,7 @@ pub struct Episode {
 }
 
 impl Episode {
-    /// From the first connection that was turned away to the last, as far as readings tell.
+    /// From the first connection that was turned away to the last, or to the end of the wait, as far as readings tell.
     pub fn time(&self) -> Duration {
         self.until.saturating_sub(self.since)
     }
@@ -178,7 +161,8 @@ impl Tracker {
             return begins.then(|| Change::Begins(self.begin(before, now)));
         };
         let episode = &mut open.episode;
-        if more {
+        // One reading alone may have met a burst.
+        if more || (now.stands && before.stands) {
             episode.until = now.at;
         }
         let is_over = now.at.saturating_sub(episode.until) >= QUIET;
@@ -321,6 +305,7 @@ mod tests {
             wait: Some(Duration::from_millis(at_s)),
             queue_length: 4,
             half_open: 0,
+            stands: false,
         }
     }
 
@@ -379,26 +364,52 @@ mod tests {
     }
 
     #[test]
-    fn refusals_by_rate_are_an_overload_s_only_while_the_controller_holds() {
-        let mut counters = Counters::default();
-        let mut away = TurnedAway::default();
-        let mut take = |by_rate: u64, held| {
-            counters.0[Verdict::SynResetRate as usize] = by_rate;
-            counters.0[Verdict::SynResetFull as usize] = 2;
-            counters.0[Verdict::SynLeft as usize] = 1;
-            counters.0[Verdict::FinReset as usize] = 9;
-            counters.0[Verdict::CookieSentFlood as usize] = 3;
-            away.take(&counters, held)
+    fn an_overload_lasts_while_its_clients_wait() {
+        let mut tracker = Tracker::new(Cause::Overload);
+        let mut take = |at_s, turned_away, stands| {
+            tracker.take(Reading {
+                stands,
+                ..reading(at_s, 0, turned_away)
+            })
         };
-        assert_eq!(take(5, false), [3, 0, 3], "what was before is nobody's");
-        assert_eq!(take(6, false), [3, 1, 3]);
-        assert_eq!(take(16, true), [13, 1, 3]);
-        assert_eq!(take(17, false), [14, 1, 3], "lifted meanwhile");
-        assert_eq!(
-            take(19, false),
-            [14, 3, 3],
-            "no sum moves from one to the other"
-        );
+        take(0, 0, false);
+        assert!(matches!(take(1, 4, true), Some(Change::Begins(_))));
+        for second in 2..60 {
+            assert_eq!(take(second, 4, true), None, "they wait at {second} s");
+        }
+        for second in 60..69 {
+            // A burst is no queue that stands.
+            assert!(!matches!(
+                take(second, 4, second == 65),
+                Some(Change::Ends(_))
+            ));
+        }
+        let Some(Change::Ends(ended)) = take(69, 4, false) else {
+            panic!("the wait has gone for ten seconds");
+        };
+        assert_eq!(ended.time(), Duration::from_secs(59));
+    }
+
+    #[test]
+    fn what_is_over_a_class_s_rate_is_policing_and_what_the_controller_holds_an_overload() {
+        let mut counters = Counters::default();
+        let mut took = |more: &[(Verdict, u64)]| {
+            for (verdict, n) in more {
+                counters.0[*verdict as usize] += n;
+            }
+            turned_away(&counters)
+        };
+        let apart = [
+            (Verdict::SynResetFull, 2),
+            (Verdict::SynLeft, 1),
+            (Verdict::FinReset, 9),
+            (Verdict::CookieSentFlood, 3),
+        ];
+        assert_eq!(took(&apart), [3, 0, 3]);
+        let rate = [(Verdict::SynResetRate, 5), (Verdict::SynDroppedRate, 1)];
+        assert_eq!(took(&rate), [3, 6, 3]);
+        let held = [(Verdict::SynResetHeld, 10), (Verdict::SynDroppedHeld, 1)];
+        assert_eq!(took(&held), [14, 6, 3]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct ExactEntry {
     pub address: [u8; 16],
     /// Port, host order.
     pub port: u16,
-    /// 1 + index into the listeners.
+    /// 1 + index into the listeners; more than there can be: none.
     pub listener: u16,
 }
 
@@ -46,6 +46,53 @@ pub struct Table {
     pub seed: u32,
 }
 
+/// What takes connections to addresses of this host before any socket of it: virtual services of IPVS.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Services {
+    /// The address and the port of each; 0: every port.
+    pub addresses: BTreeSet<(IpAddr, u16)>,
+    /// There are others, which no address tells: any connection may be theirs.
+    pub unknown: bool,
+}
+
+/// So many services at guarded ports have a place in the exact-address table. Where there are more, nothing is guarded on
+/// the ports of services.
+pub const MAX_SERVICES: usize = 1024;
+
+/// Stands for a listener at an address of a service: none, so that its packets pass.
+const NOBODY: u16 = u16::MAX;
+const _: () = assert!(MAX_LISTENERS < NOBODY as usize);
+
+impl Services {
+    /// The addresses of those that take connections to this port.
+    fn at(&self, port: u16) -> impl Iterator<Item = IpAddr> {
+        let its = move |(ip, of): &(IpAddr, u16)| (*of == port || *of == 0).then_some(*ip);
+        self.addresses
+            .iter()
+            .filter_map(its)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+    }
+
+    /// Whether there are more at the ports of these listeners than are told from other connections there.
+    fn are_too_many(&self, listeners: &[Listener]) -> bool {
+        let ports: BTreeSet<u16> = listeners.iter().map(|l| l.address.port).collect();
+        ports
+            .iter()
+            .map(|port| self.at(*port).count())
+            .sum::<usize>()
+            > MAX_SERVICES
+    }
+
+    /// Whether all connections to a listener pass, one of these, because they are a service's or may be.
+    pub fn hide(&self, listener: &Listener, listeners: &[Listener]) -> bool {
+        let mut its = self.at(listener.address.port).peekable();
+        self.unknown
+            || (its.peek().is_some() && self.are_too_many(listeners))
+            || its.any(|ip| listener.address.ip == Some(ip))
+    }
+}
+
 /// Why listeners do not make a table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
@@ -55,13 +102,18 @@ pub enum TableError {
     /// More than [`MAX_LISTENERS`].
     #[error("{0} listeners, but at most {MAX_LISTENERS} can be guarded in one network namespace")]
     TooMany(usize),
-    /// No seed keeps the probes short; does not happen with at most [`MAX_LISTENERS`] addresses.
+    /// No seed keeps the probes short; does not happen with at most [`MAX_LISTENERS`] addresses and [`MAX_SERVICES`].
     #[error("no seed for the address table found")]
     NoSeed,
 }
 
 /// Builds the table for listeners, in which listener `i` has number `i + 1`.
 pub fn table(listeners: &[Listener]) -> Result<Table, TableError> {
+    table_beside(listeners, &Services::default())
+}
+
+/// The same beside services, whose packets find no listener.
+pub fn table_beside(listeners: &[Listener], services: &Services) -> Result<Table, TableError> {
     if listeners.len() > MAX_LISTENERS {
         return Err(TableError::TooMany(listeners.len()));
     }
@@ -75,6 +127,7 @@ pub fn table(listeners: &[Listener]) -> Result<Table, TableError> {
         let (number, address) = (i as u16 + 1, listeners[i].address);
         let entry = ports.entry(address.port).or_default();
         match address.ip {
+            _ if services.hide(&listeners[i], listeners) => {}
             Some(ip) if !ip.is_unspecified() => {
                 entry.exact = true;
                 keys.push((mapped(ip), address.port, number));
@@ -86,6 +139,18 @@ pub fn table(listeners: &[Listener]) -> Result<Table, TableError> {
                         *slot = number;
                     }
                 }
+            }
+        }
+    }
+    for (port, entry) in &mut ports {
+        for ip in services.at(*port) {
+            let guarded = match ip {
+                IpAddr::V4(_) => entry.any4,
+                IpAddr::V6(_) => entry.any6,
+            };
+            if guarded != 0 {
+                entry.exact = true;
+                keys.push((mapped(ip), *port, NOBODY));
             }
         }
     }
@@ -172,6 +237,7 @@ impl Table {
             .iter()
             .find(|e| e.address == address && e.port == port);
         match (exact, destination) {
+            (Some(e), _) if e.listener == NOBODY => 0,
             (Some(e), _) => e.listener,
             (None, IpAddr::V4(_)) => entry.any4,
             (None, IpAddr::V6(_)) => entry.any6,
@@ -191,6 +257,105 @@ mod tests {
 
     fn found(t: &Table, ip: &str, port: u16) -> u16 {
         t.listener_of(ip.parse().unwrap(), port)
+    }
+
+    fn beside(
+        listeners: &[Listener],
+        addresses: &[(&str, u16)],
+        unknown: bool,
+    ) -> (Table, Services) {
+        let addresses = addresses
+            .iter()
+            .map(|(ip, port)| (ip.parse().unwrap(), *port));
+        let services = Services {
+            addresses: addresses.collect(),
+            unknown,
+        };
+        (table_beside(listeners, &services).unwrap(), services)
+    }
+
+    #[test]
+    fn a_service_finds_no_listener_and_other_addresses_of_its_port_find_theirs() {
+        let all = [
+            on("a", None, 443),
+            on("b", Some("10.0.0.1"), 443),
+            on("c", Some("0.0.0.0"), 80),
+        ];
+        let at = [
+            ("10.96.0.1", 443),
+            ("fd00::1", 443),
+            ("10.96.0.2", 0),
+            ("fd00::2", 0),
+            ("10.0.0.9", 22),
+        ];
+        let (t, services) = beside(&all, &at, false);
+        for (ip, port, listener) in [
+            ("10.96.0.1", 443, 0),
+            ("fd00::1", 443, 0),
+            ("10.96.0.1", 80, 3),
+            ("10.96.0.2", 443, 0),
+            ("10.96.0.2", 80, 0),
+            ("fd00::2", 443, 0),
+            ("192.0.2.1", 443, 1),
+            ("fd00::3", 443, 1),
+            ("10.0.0.1", 443, 2),
+            ("10.0.0.9", 443, 1),
+        ] {
+            assert_eq!(found(&t, ip, port), listener, "{ip} {port}");
+        }
+        assert!(all.iter().all(|one| !services.hide(one, &all)));
+    }
+
+    #[test]
+    fn a_listener_at_the_address_of_a_service_guards_nothing() {
+        let all = [on("a", None, 80), on("b", Some("10.0.0.1"), 80)];
+        let (t, services) = beside(&all, &[("10.0.0.1", 80)], false);
+        assert_eq!(
+            (found(&t, "10.0.0.1", 80), found(&t, "10.0.0.2", 80)),
+            (0, 1)
+        );
+        assert_eq!(
+            all.each_ref().map(|one| services.hide(one, &all)),
+            [false, true]
+        );
+    }
+
+    #[test]
+    fn beside_services_that_no_address_tells_all_packets_pass() {
+        let all = [on("a", None, 80), on("b", Some("10.0.0.1"), 80)];
+        let (t, services) = beside(&all, &[], true);
+        assert_eq!(
+            (found(&t, "10.0.0.1", 80), found(&t, "10.0.0.2", 80)),
+            (0, 0)
+        );
+        assert!(all.iter().all(|one| services.hide(one, &all)));
+    }
+
+    #[test]
+    fn as_many_services_as_are_allowed_have_a_place_and_beside_more_their_ports_pass() {
+        let mut all: Vec<Listener> = (0..255u8)
+            .map(|n| on(&format!("l{n}"), Some(&format!("10.0.0.{n}")), 80))
+            .collect();
+        all.push(on("any", None, 443));
+        let of = |number: u32| {
+            (
+                IpAddr::from(std::net::Ipv4Addr::from_bits(0x0a60_0000 + number)),
+                443,
+            )
+        };
+        let mut services = Services {
+            addresses: (0..MAX_SERVICES as u32).map(of).collect(),
+            unknown: false,
+        };
+        let t = table_beside(&all, &services).unwrap();
+        assert_eq!(found(&t, "10.96.3.255", 443), 0);
+        assert_eq!(found(&t, "10.96.4.0", 443), 256);
+        assert_eq!(found(&t, "10.0.0.7", 80), 8);
+        services.addresses.insert(of(MAX_SERVICES as u32));
+        let t = table_beside(&all, &services).unwrap();
+        assert_eq!(found(&t, "10.96.5.0", 443), 0);
+        assert_eq!(found(&t, "10.0.0.7", 80), 8);
+        assert!(services.hide(&all[255], &all) && !services.hide(&all[0], &all));
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::time::Duration;
 use hdrhistogram::{Counter, Histogram};
 use ipnet::IpNet;
 
-use crate::verdict::{Counters, SYNS, Verdict, refusals};
+use crate::forecast::{self, Forecast, Rule};
+use crate::verdict::{Counters, FULL, OVER_RATE, SYNS, Verdict, refusals};
 
 /// Digits of the values in the distributions that hold: an error of 6 % at most.
 const DIGITS: u8 = 1;
@@ -19,6 +20,14 @@ const DIGITS: u8 = 1;
 const SECOND: Duration = Duration::from_millis(990);
 /// Looks that are further apart say nothing of the time between them: the process stood still.
 const STILL: Duration = Duration::from_secs(10);
+/// Targets that are suggested: what an operator would write.
+pub const TARGETS_MS: [u64; 9] = [20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000];
+/// Intervals that are suggested, likewise.
+pub const INTERVALS_MS: [u64; 4] = [500, 1000, 2000, 5000];
+/// Less than this share of the connections is refused by chance.
+const MUCH_REFUSED: f64 = 0.01;
+/// With a longer interval a server that catches up refuses at most this part of it.
+const CATCHES_UP: f64 = 0.25;
 /// The longest wait that is told apart.
 const WAIT_MAX_US: u64 = 100_000_000;
 /// The longest queue, and the most connections in a second.
@@ -28,13 +37,6 @@ const SERVICE_MAX_NS: u64 = crate::wait::SERVICE_MAX_NS;
 /// Sources of which the largest rate is kept.
 const SOURCES: usize = 16;
 
-/// Verdicts on connections for which there was no place in the listen queue.
-const FULL: [Verdict; 4] = [
-    Verdict::SynDroppedFull,
-    Verdict::SynResetFull,
-    Verdict::SynLeft,
-    Verdict::AckResetFull,
-];
 /// Verdicts on connections that would have waited for too long.
 const WAITED: [Verdict; 3] = [
     Verdict::SynDroppedWait,
@@ -51,14 +53,20 @@ pub struct Look<'a> {
     pub at: Duration,
     /// Connections that wait for accept().
     pub queue_length: u32,
-    /// Places in its listen queues; 0: nothing listens.
+    /// Places in its listen queues together; 0: nothing listens.
     pub queue_limit: u32,
+    /// Sockets that have these queues.
+    pub sockets: u32,
     /// Handshakes under way.
     pub half_open: u32,
     /// The estimated wait for accept(); `None` while not known.
     pub wait: Option<Duration>,
     /// What was done since it is guarded.
     pub counters: &'a Counters,
+    /// By what it refuses, or would.
+    pub rule: Rule,
+    /// What a forecast is made of.
+    pub seen: forecast::Look,
 }
 
 /// What a listener has gone through.
@@ -66,20 +74,23 @@ pub struct Look<'a> {
 pub struct Profile {
     begun: Counters,
     last: Counters,
-    last_wait_us: u64,
     last_at: Duration,
     second: Option<Second>,
     looked: Duration,
     seconds: u64,
     full_seconds: u64,
     queue_limit: u32,
+    sockets: u32,
     peak: Peak,
     /// The longest queue of each second.
     queue: Histogram<u32>,
     /// The longest wait of each second, µs.
     wait: Histogram<u32>,
-    /// The wait that each SYN found, µs.
-    wait_of_syns: Histogram<u64>,
+    /// What the rule refuses, and what it would refuse with the targets of [`TARGETS_MS`] and the intervals of [`INTERVALS_MS`].
+    forecasts: Vec<(Rule, Forecast)>,
+    /// Seconds without a break in which the queue was full, until now and at most.
+    full_run: u64,
+    longest_full: u64,
     /// SYNs in each second.
     rate: Histogram<u32>,
     /// Times between accepts of a busy server, ns.
@@ -131,17 +142,19 @@ impl Default for Profile {
         Profile {
             begun: Counters::default(),
             last: Counters::default(),
-            last_wait_us: 0,
             last_at: Duration::ZERO,
             second: None,
             looked: Duration::ZERO,
             seconds: 0,
             full_seconds: 0,
             queue_limit: 0,
+            sockets: 0,
             peak: Peak::default(),
             queue: distribution(COUNT_MAX),
             wait: distribution(WAIT_MAX_US),
-            wait_of_syns: distribution(WAIT_MAX_US),
+            forecasts: Vec::new(),
+            full_run: 0,
+            longest_full: 0,
             rate: distribution(COUNT_MAX),
             service: distribution(SERVICE_MAX_NS),
             sources: Vec::new(),
@@ -163,7 +176,9 @@ impl Profile {
         }
         if look.queue_limit > 0 {
             self.queue_limit = look.queue_limit;
+            self.sockets = look.sockets;
         }
+        self.foresee(&look);
         let waits = look.wait.filter(|_| look.queue_length > 0);
         let wait_us = waits.map_or(0, |wait| wait.as_micros() as u64);
         match self.second {
@@ -175,7 +190,16 @@ impl Profile {
         }
         self.last = *look.counters;
         self.last_at = look.at;
-        self.last_wait_us = wait_us;
+    }
+
+    fn foresee(&mut self, look: &Look<'_>) {
+        if self.forecasts.is_empty() {
+            let rules = rules(look.rule).into_iter();
+            self.forecasts = rules.map(|rule| (rule, Forecast::default())).collect();
+        }
+        for (rule, forecast) in &mut self.forecasts {
+            forecast.take(rule, &look.seen);
+        }
     }
 
     fn begin(&mut self, look: &Look<'_>) {
@@ -199,11 +223,6 @@ impl Profile {
     fn see(&mut self, mut second: Second, look: &Look<'_>, wait_us: u64) {
         let more = |verdicts: &[Verdict]| sum(look.counters, verdicts) - sum(&self.last, verdicts);
         let (syns, without_place) = (more(&SYNS), more(&FULL));
-        if syns > 0 {
-            // Between two looks it was one or the other; the longer one never flatters.
-            let found = wait_us.max(self.last_wait_us);
-            self.wait_of_syns.saturating_record_n(found, syns);
-        }
         if let Some(service) = service_ns(look) {
             self.service.saturating_record(service);
         }
@@ -231,6 +250,8 @@ impl Profile {
         self.looked += time;
         self.seconds += 1;
         self.full_seconds += u64::from(second.full);
+        self.full_run = if second.full { self.full_run + 1 } else { 0 };
+        self.longest_full = self.longest_full.max(self.full_run);
         self.queue.saturating_record(second.queue_length.into());
         self.wait.saturating_record(second.wait_us);
         let a_second = |n: u64| (n as f64 / time.as_secs_f64().max(1.0)).round() as u64;
@@ -271,9 +292,14 @@ impl Profile {
         self.full_seconds
     }
 
-    /// The limit of the listen queue, 0 while nothing has listened.
+    /// The limit of the listen queues together, 0 while nothing has listened.
     pub fn queue_limit(&self) -> u32 {
         self.queue_limit
+    }
+
+    /// Sockets that share this limit, 0 while nothing has listened.
+    pub fn sockets(&self) -> u32 {
+        self.sockets
     }
 
     /// The most that was seen at once.
@@ -290,13 +316,14 @@ impl Profile {
         counters
     }
 
-    /// Connections that have come: SYNs, without those that weir passed because the kernel had them already.
+    /// Connections that have come: SYNs, without those that weir passed because the kernel had them already, and without those
+    /// that repeat one of observe mode.
     pub fn connections(&self) -> u64 {
-        sum(&self.counters(), &SYNS)
+        let counters = self.counters();
+        sum(&counters, &SYNS).saturating_sub(counters.get(Verdict::SynRetried))
     }
 
-    /// Connections that were refused, or would have been in observe mode, for whatever reason; also those that weir leaves to
-    /// a kernel that drops them.
+    /// Connections that were refused, for whatever reason; also those that weir leaves to a kernel that drops them.
     pub fn refused(&self) -> u64 {
         let counters = self.counters();
         let by_weir: u64 = refusals().map(|row| counters.get(row.verdict)).sum();
@@ -313,21 +340,45 @@ impl Profile {
         sum(&self.counters(), &WAITED)
     }
 
+    /// Connections over a class's rate.
+    pub fn over_rate(&self) -> u64 {
+        sum(&self.counters(), &OVER_RATE)
+    }
+
+    /// What the rule in force refuses, or would: [`crate::forecast`].
+    pub fn forecast(&self) -> Option<&Forecast> {
+        self.forecasts.first().map(|(_, forecast)| forecast)
+    }
+
+    /// About this share of the connections, 0 to 1, would be refused with this target; `None`: nothing is known of it.
+    pub fn share_with(&self, target: Duration) -> Option<f64> {
+        let (own, _) = self.forecasts.first()?;
+        let rule = with_target(*own, target);
+        let mut forecasts = self.forecasts.iter();
+        let found = forecasts.find(|(of, _)| *of == rule)?;
+        Some(found.1.share())
+    }
+
+    /// Of a server that stops for moments and catches up by itself: an interval that is longer than those moments, with the
+    /// share of the connections that would be refused with it.
+    pub fn catches_up(&self) -> Option<(Duration, f64)> {
+        let (own, now) = self.forecasts.first()?;
+        let longer = |rule: &Rule| rule.target == own.target && rule.interval > own.interval;
+        let least = now.share() * CATCHES_UP;
+        let mut forecasts = self.forecasts.iter().filter(|(rule, _)| longer(rule));
+        let found =
+            forecasts.find(|(_, with)| now.share() >= MUCH_REFUSED && with.share() <= least);
+        found.map(|(rule, with)| (rule.interval, with.share()))
+    }
+
+    /// Seconds without a break in which the queue was full, at most.
+    pub fn longest_full(&self) -> u64 {
+        self.longest_full
+    }
+
     /// SYNs that came while half-open connections held most places.
     pub fn flood(&self) -> u64 {
         sum(&self.counters(), &FLOOD)
-    }
-
-    /// At most this share of the connections, 0 to 1, came when the wait was this long or longer.
-    pub fn share_over(&self, wait: Duration) -> f64 {
-        let all = self.wait_of_syns.len();
-        if all == 0 {
-            return 0.0;
-        }
-        let over = self
-            .wait_of_syns
-            .count_between(wait.as_micros() as u64, WAIT_MAX_US);
-        over as f64 / all as f64
     }
 
     /// The longest queue in this share of the seconds, 0 to 1.
@@ -375,15 +426,42 @@ impl Second {
     }
 }
 
+/// This rule, and what else could be suggested instead of it.
+fn rules(own: Rule) -> Vec<Rule> {
+    let Some(target) = own.target else {
+        return vec![own];
+    };
+    let targets = TARGETS_MS.map(|ms| with_target(own, Duration::from_millis(ms)));
+    let intervals = INTERVALS_MS.map(|ms| Rule {
+        interval: Duration::from_millis(ms),
+        ..own
+    });
+    let longer = |rule: &Rule| rule.interval > own.interval.max(target);
+    let intervals = intervals.into_iter().filter(longer);
+    [own].into_iter().chain(targets).chain(intervals).collect()
+}
+
+/// As [`crate::suggest`] would set the target: the interval is no shorter.
+fn with_target(own: Rule, target: Duration) -> Rule {
+    match own.target == Some(target) {
+        true => own,
+        false => Rule {
+            target: Some(target),
+            interval: own.interval.max(target),
+            ..own
+        },
+    }
+}
+
 fn sum(counters: &Counters, verdicts: &[Verdict]) -> u64 {
     verdicts.iter().map(|v| counters.get(*v)).sum()
 }
 
-/// The wait is the queue's length times the time between accepts ([`crate::wait`]).
+/// The time between accepts of the busy server: the estimate that decides ([`crate::wait`]).
 fn service_ns(look: &Look<'_>) -> Option<u64> {
-    let wait = look.wait?.as_nanos() as u64;
-    let service = wait.checked_div(look.queue_length.into())?;
-    (service > 0).then_some(service)
+    let accepts = look.seen.accepts.filter(|_| look.queue_length > 0)?;
+    let service = 1e9 / accepts;
+    (service >= 1.0).then_some(service as u64)
 }
 
 #[cfg(test)]
@@ -392,19 +470,30 @@ pub(crate) mod tests {
 
     use super::*;
 
+    const RULE: Rule = Rule {
+        target: Some(Duration::from_millis(20)),
+        interval: Duration::from_millis(200),
+        least: 0,
+    };
+
     /// Looks at a listener four times a second.
     pub(crate) struct Watch {
         pub(crate) profile: Profile,
+        /// Sockets that listen.
+        pub(crate) sockets: u32,
         counters: Counters,
         at: Duration,
+        accepted: Option<i64>,
     }
 
     impl Watch {
         pub(crate) fn new() -> Watch {
             let mut watch = Watch {
                 profile: Profile::default(),
+                sockets: 1,
                 counters: Counters::default(),
                 at: Duration::from_secs(1000),
+                accepted: None,
             };
             watch.look(0, 128, None);
             watch
@@ -416,9 +505,23 @@ pub(crate) mod tests {
                 at: self.at,
                 queue_length,
                 queue_limit,
+                sockets: self.sockets,
                 half_open: 0,
                 wait: service_us.map(wait),
                 counters: &self.counters,
+                rule: RULE,
+                seen: forecast::Look {
+                    at: self.at,
+                    offered: forecast::offered(&self.counters, 0),
+                    full: forecast::found_full(&self.counters),
+                    accepted: self.accepted,
+                    queue_length,
+                    queue_limit,
+                    accepts: service_us.filter(|us| *us > 0).map(|us| 1e6 / us as f64),
+                    kept: 0,
+                    wait: service_us.map(wait),
+                    observed: true,
+                },
             });
         }
 
@@ -465,8 +568,41 @@ pub(crate) mod tests {
         assert_eq!((profile.queue_at(0.5), profile.rate_at(0.5)), (3, 20));
         let service = profile.service().unwrap().as_secs_f64();
         assert!((service - 0.001).abs() < 0.0001, "{service}");
-        let over = profile.share_over(Duration::from_millis(20));
-        assert!((over - 450.0 / 2390.0).abs() < 1e-9, "{over}");
+        assert_eq!(profile.longest_full(), 3);
+    }
+
+    #[test]
+    fn a_server_that_stops_for_moments_is_told_from_a_slow_one() {
+        // So many quarters of a second in which nothing is accepted, in each period; or twice as many as the server accepts.
+        let profile = |stops: Option<(u64, u64)>| {
+            let mut watch = Watch::new();
+            watch.accepted = Some(0);
+            for quarter in 0..400_u64 {
+                watch.at += Duration::from_millis(250);
+                watch.counters.0[Verdict::SynAdmitted as usize] += 250;
+                let came = 250 * (quarter as i64 + 1);
+                let (waiting, accepted, service) = match stops {
+                    None => (4096, 125 * (quarter as i64 + 1), 2000),
+                    Some((stop, period)) => {
+                        let stopped = (quarter % period + 1).saturating_sub(period - stop);
+                        let waiting = 250 * stopped as u32;
+                        (waiting, came - i64::from(waiting), 50)
+                    }
+                };
+                watch.accepted = Some(accepted);
+                watch.look(waiting, 4096, Some(service));
+            }
+            watch.profile
+        };
+        let short = profile(Some((2, 8)));
+        assert_eq!(short.forecast().unwrap().share(), 0.0, "they are borne");
+        assert_eq!(short.catches_up(), None);
+        let stops = profile(Some((10, 24)));
+        let share = stops.forecast().unwrap().share();
+        let (interval, with) = stops.catches_up().unwrap();
+        assert!(share > 0.02 && with <= share / 4.0, "{share} {with}");
+        assert!(interval <= Duration::from_secs(5), "{interval:?}");
+        assert_eq!(profile(None).catches_up(), None);
     }
 
     #[test]
@@ -509,21 +645,21 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        /// A longer wait is never over a target less often, and no share is over 1.
+        /// No share is over 1.
         #[test]
-        fn shares_are_shares_and_fall_with_the_target(
+        fn shares_are_shares(
             seconds in prop::collection::vec((0_u64..500, 0_u64..500, 0_u32..600, 0_u64..100_000), 1..60),
-            targets in (0_u64..20_000_000, 0_u64..20_000_000),
         ) {
             let mut watch = Watch::new();
             for (admitted, refused, queue, service_us) in seconds {
                 watch.second((admitted, Verdict::SynResetWait, refused), queue, 512, service_us);
             }
             let profile = &watch.profile;
-            let (low, high) = (targets.0.min(targets.1), targets.0.max(targets.1));
-            let share = |us| profile.share_over(Duration::from_micros(us));
-            prop_assert!(share(low) >= share(high));
-            prop_assert!((0.0..=1.0).contains(&share(low)));
+            for ms in TARGETS_MS {
+                let share = profile.share_with(Duration::from_millis(ms)).unwrap();
+                prop_assert!((0.0..=1.0).contains(&share));
+            }
+            prop_assert!(profile.longest_full() <= profile.full_seconds());
             prop_assert!(profile.full_seconds() <= profile.seconds());
             prop_assert!(profile.refused() <= profile.connections());
             prop_assert!(profile.wait_at(0.5) <= profile.wait_at(1.0));

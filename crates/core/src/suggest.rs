@@ -4,19 +4,20 @@
 //!
 //! - The **backlog** of the server: a queue that was full, or had no place for a connection, is to have places for the longest
 //!   one that was seen and for all that came in a second without finding a place. With `admit = "wait"` a long queue is no
-//!   long wait, so more places cost memory only.
+//!   long wait, so more places cost memory only. A queue that stays full is no burst's: places are of no use there.
 //! - **target_wait**: a server of which fewer than ten connections wait is idle by chance now and then, so the target is the
 //!   time of ten accepts at least. It is never made shorter than it is: how long clients may wait is the operator's to say.
-//! - **interval** is no shorter than target_wait.
+//! - **interval** is no shorter than target_wait. Of a server that stops for moments and then catches up by itself, it is longer
+//!   than those: a client that waits for that moment is served, and one that is refused is not.
 //! - **mode**: enforce.
 //! - A **class** for a source that was refused much more often than every other: its rate is a multiple of the next one's.
 //!
-//! More load never gives a smaller backlog, and a slower server never a shorter target_wait.
+//! More load never gives a smaller backlog, until the queue stays full, and a slower server never a shorter target_wait.
 
 use std::time::Duration;
 
 use crate::listener::{Admit, Listener, Mode};
-use crate::profile::{Profile, Source};
+use crate::profile::{Profile, Source, TARGETS_MS};
 
 /// Less than this says little: the looks must have seen bursts.
 pub const LEAST_TIME: Duration = Duration::from_secs(600);
@@ -29,8 +30,8 @@ pub const WAITING: u32 = 10;
 pub const SMALL_BACKLOG: u32 = 511;
 /// The longest backlog that is suggested: the largest that Linux takes.
 pub const BACKLOG_MAX: u32 = 65_535;
-/// Targets that are suggested: what an operator would write.
-const TARGETS_MS: [u64; 9] = [20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000];
+/// A queue that is full for so many seconds without a break is no burst's: the server is slower than its clients.
+pub const FULL_STANDS_S: u64 = 10;
 /// Share of the refused connections from which on a source is worth a class.
 const LARGE_SHARE: f64 = 0.25;
 /// By so much a source is larger than the next one to be told apart, and so much more than the next one its class may send.
@@ -54,10 +55,13 @@ pub struct Suggestion {
     pub listener: Listener,
     /// The server's backlog; `None`: nothing listens.
     pub backlog: Option<Backlog>,
+    /// Of a server that stops for moments and catches up by itself: the interval for it, and the share of the connections, 0 to
+    /// 1, that would be refused with it.
+    pub catches_up: Option<(Duration, f64)>,
     /// Why this target.
     pub target_wait: TargetWait,
-    /// At most this share of the connections, 0 to 1, found a wait as long as each of these targets: the one in force,
-    /// the suggested one and the one after it.
+    /// About this share of the connections, 0 to 1, would be refused with each of these targets: the one in force, the
+    /// suggested one and the one after it.
     pub over: Vec<(Duration, f64)>,
     /// A class for one source.
     pub class: Option<Limited>,
@@ -66,12 +70,23 @@ pub struct Suggestion {
 /// What the server's backlog is and should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backlog {
-    /// The limit now.
+    /// Sockets that listen, 1 at least.
+    pub sockets: u32,
+    /// The limits of all of them together.
     pub now: u32,
-    /// Places that were needed at most.
+    /// Places that were needed at most, in all of them together.
     pub needed: u32,
-    /// The limit to set; `None`: the present one is enough.
+    /// The limit to set for each; `None`: the present ones are enough, or more are of no use.
     pub raise_to: Option<u32>,
+    /// It was full for so long that no place more would help.
+    pub stands: bool,
+}
+
+impl Backlog {
+    /// Whether one of the sockets, if all are alike, has fewer places than [`SMALL_BACKLOG`].
+    pub fn is_small(&self) -> bool {
+        self.now / self.sockets < SMALL_BACKLOG
+    }
 }
 
 /// Where a target comes from.
@@ -129,9 +144,16 @@ pub fn suggest(asked: &Listener, profile: &Profile) -> Suggestion {
         listener.target_wait = target;
         listener.interval = asked.interval.max(target);
     }
+    let catches_up = profile
+        .catches_up()
+        .filter(|(interval, _)| asked.admit == Admit::Wait && *interval >= listener.interval);
+    if let Some((interval, _)) = catches_up {
+        listener.interval = interval;
+    }
     Suggestion {
         backlog: backlog(profile),
         target_wait,
+        catches_up,
         over: shares_over(profile, asked.target_wait, listener.target_wait),
         class: class(profile.sources()),
         listener,
@@ -151,24 +173,30 @@ fn shares_over(profile: &Profile, now: Duration, suggested: Duration) -> Vec<(Du
     let next = targets.into_iter().find(|target| *target > suggested);
     let mut all: Vec<Duration> = [now, suggested].into_iter().chain(next).collect();
     all.dedup();
-    let share = |target| (target, profile.share_over(target));
-    all.into_iter().map(share).collect()
+    let share = |target| Some((target, profile.share_with(target)?));
+    all.into_iter().filter_map(share).collect()
 }
 
 fn backlog(profile: &Profile) -> Option<Backlog> {
-    let now = profile.queue_limit();
+    let (now, sockets) = (profile.queue_limit(), profile.sockets().max(1));
     let peak = profile.peak();
     let without = peak.without_place.min(BACKLOG_MAX.into()) as u32;
     let needed = peak.places.saturating_add(without).min(BACKLOG_MAX);
+    // All of them were full: what came was for all of them.
     let raised = needed
         .max(now.saturating_add(1))
+        .div_ceil(sockets)
         .next_power_of_two()
         .min(BACKLOG_MAX);
-    let is_short = profile.full_seconds() > 0 && needed > 0 && needed >= now && raised > now;
+    let is_more = raised.saturating_mul(sockets) > now;
+    let is_short = profile.full_seconds() > 0 && needed > 0 && needed >= now && is_more;
+    let stands = profile.longest_full() >= FULL_STANDS_S;
     (now > 0).then_some(Backlog {
+        sockets,
         now,
         needed,
-        raise_to: is_short.then_some(raised),
+        raise_to: (is_short && !stands).then_some(raised),
+        stands,
     })
 }
 
@@ -267,6 +295,29 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_stays_full_is_no_burst_s() {
+        let mut watch = Watch::new();
+        seconds(&mut watch, 4, (5, 0), 2, 200_000);
+        seconds(&mut watch, 38, (5, 45), 128, 200_000);
+        let backlog = suggest(&web(), &watch.profile).backlog.unwrap();
+        assert!(backlog.stands && backlog.raise_to.is_none(), "{backlog:?}");
+    }
+
+    #[test]
+    fn several_sockets_share_the_places_that_a_burst_needs() {
+        let mut watch = Watch::new();
+        watch.sockets = 4;
+        seconds(&mut watch, 3, (128, 600), 128, 200);
+        let backlog = suggest(&web(), &watch.profile).backlog.unwrap();
+        assert_eq!(
+            (backlog.sockets, backlog.now, backlog.needed),
+            (4, 128, 728)
+        );
+        assert_eq!(backlog.raise_to, Some(256), "4 × 256 are 1024");
+        assert!(backlog.is_small());
+    }
+
+    #[test]
     fn the_target_of_a_slow_server_is_the_time_of_ten_accepts() {
         // µs of an accept, and the target that it takes.
         for (service_us, ms) in [
@@ -346,7 +397,7 @@ mod tests {
             let of = |watch: &Watch| suggest(&web(), &watch.profile).backlog.unwrap();
             let (less, more) = (of(&less_watch), of(&more_watch));
             prop_assert!(less.needed <= more.needed);
-            prop_assert!(less.raise_to.unwrap_or(128) <= more.raise_to.unwrap_or(128));
+            prop_assert!(more.stands || less.raise_to.unwrap_or(128) <= more.raise_to.unwrap_or(128));
         }
 
         /// The same queues before a server whose every accept takes longer.

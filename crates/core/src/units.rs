@@ -127,6 +127,26 @@ pub fn about_duration(duration: Duration) -> String {
     }
 }
 
+/// Writes a rate or another average for readers, to about two digits while it is small: `1440`, `1.5`, `0.03`. Only 0 is `0`.
+pub fn about_rate(per_second: f64) -> String {
+    match per_second {
+        0.0 => "0".to_owned(),
+        ..0.095 => format!("{:.2}", per_second.max(0.01)),
+        ..9.95 => format!("{per_second:.1}"),
+        _ => format!("{per_second:.0}"),
+    }
+}
+
+/// Writes how many of a thing there are: `1 listener`, `3 classes`, `2 proxies`.
+pub fn count(n: usize, thing: &str) -> String {
+    match (n, thing.strip_suffix('y')) {
+        (1, _) => format!("1 {thing}"),
+        (_, Some(stem)) => format!("{n} {stem}ies"),
+        (_, None) if thing.ends_with('s') => format!("{n} {thing}es"),
+        (_, None) => format!("{n} {thing}s"),
+    }
+}
+
 /// A unit of a link's rate and how many bit/s it has, the largest first.
 const BIT_RATE_UNITS: [(&str, u64); 4] = [
     ("gbit", 1_000_000_000),
@@ -177,6 +197,12 @@ fn decimal(value: u128, scale: u128) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_rate_is_0_only_if_there_is_none() {
+        let shown = [0.0, 0.001, 0.03, 0.3, 1.5, 9.96, 1440.4].map(about_rate);
+        assert_eq!(shown, ["0", "0.01", "0.03", "0.3", "1.5", "10", "1440"]);
+    }
 
     #[test]
     fn durations_are_read_with_their_unit() {

@@ -49,7 +49,7 @@ pub const LET_IN: [Verdict; 8] = [
 ];
 
 /// Verdicts that are each on one SYN; cookies are answered SYNs.
-pub const SYNS: [Verdict; 17] = [
+pub const SYNS: [Verdict; 19] = [
     Verdict::SynAdmitted,
     Verdict::SynSteady,
     Verdict::SynTimeWait,
@@ -67,7 +67,20 @@ pub const SYNS: [Verdict; 17] = [
     Verdict::SynResetRate,
     Verdict::SynDroppedHeld,
     Verdict::SynResetHeld,
+    Verdict::SynDroppedResidence,
+    Verdict::SynResetResidence,
 ];
+
+/// Verdicts on connections for which there was no place in the listen queue.
+pub const FULL: [Verdict; 4] = [
+    Verdict::SynDroppedFull,
+    Verdict::SynResetFull,
+    Verdict::SynLeft,
+    Verdict::AckResetFull,
+];
+
+/// Verdicts on SYNs of a class that is over its own rate.
+pub const OVER_RATE: [Verdict; 2] = [Verdict::SynDroppedRate, Verdict::SynResetRate];
 
 /// Verdicts that turn a connection away that the server has not served: all that refuse, but [`Verdict::FinReset`].
 pub fn refusals() -> impl Iterator<Item = &'static VerdictInfo> {
@@ -92,8 +105,14 @@ impl Verdict {
 }
 
 /// How often each verdict fell on one listener, summed over the CPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counters(pub [u64; VERDICTS.len()]);
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters([0; VERDICTS.len()])
+    }
+}
 
 impl Counters {
     /// The count of one verdict.

@@ -13,12 +13,14 @@
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
 use etherparse::PacketBuilder;
+use nix::sched::{CloneFlags, setns};
 use weir_core::class::Class;
 use weir_core::listener::{Establish, Front, ListenAddress, Listener};
 use weir_core::prefix::{Prefix, parse_prefix};
 use weir_core::timewait::{Destination, TimeWaitMode};
+use weir_kernel::NamespacePath;
 use weir_kernel::testing::run::{Bench, Stage, Subject, TimeWaitBench};
-use weir_testbed::netns;
+use weir_testbed::netns::{self, Netns};
 
 const ROUNDS: usize = 41;
 const REPEAT: u32 = 200_000;
@@ -142,6 +144,7 @@ fn main() {
         missed += usize::from(!measure(&mut bench, row));
     }
     missed += usize::from(!measure_timewait(&mut bench));
+    missed += measure_namespaces();
     for (masks, rules) in CLASSES {
         let name = format!("SYN admitted, {rules} rules of {masks} masks");
         if wanted(&name) {
@@ -275,6 +278,49 @@ fn print_row(name: &str, differences: &mut [f64], ratios: &mut [f64], limit: Lim
     let ratio_text = format!("{ratio:.2} {unit}");
     println!("{name:<44}{median:>8.0}{quartiles:>16}{ratio_text:>24}{limit:>8.2}{verdict}");
     ratio <= limit
+}
+
+/// What other namespaces cost: packets of weir's own, beside one that is guarded, and packets there. How many rows are over
+/// their limits.
+fn measure_namespaces() -> usize {
+    let words = ["with namespaces", "another namespace"];
+    if !words.into_iter().any(wanted) {
+        return 0;
+    }
+    let own = std::fs::File::open("/proc/thread-self/ns/net").expect("our namespace");
+    let other = Netns::create("bench").expect("another namespace");
+    let there = std::fs::File::open(other.path()).expect("its file");
+    let enter = |file: &std::fs::File| {
+        setns(file, CloneFlags::CLONE_NEWNET).expect("to enter it");
+    };
+    let mut missed = 0;
+    let mut port = 0;
+    for (file, place) in [(&own, "with namespaces"), (&there, "another namespace")] {
+        enter(file);
+        let open = TcpListener::bind(("127.0.0.1", port)).expect("a listener with room");
+        port = open.local_addr().unwrap().port();
+        enter(&own);
+        let listeners = [guarded("open", port, Establish::Reserv)];
+        let at = NamespacePath::at(other.path());
+        let mut bench = Bench::load_with(&at, &listeners).expect("the benchmark loads");
+        enter(file);
+        for (kind, frame, limit) in [
+            ("data, unguarded port", data(9), DATA),
+            ("data, guarded port", data(port), DATA),
+            ("SYN admitted", syn(port), ADMITTED),
+        ] {
+            let row = Row {
+                name: &format!("{kind}, {place}"),
+                stage: Stage::Tc,
+                frame,
+                action: -1,
+                limit,
+            };
+            missed += usize::from(!measure(&mut bench, &row));
+        }
+    }
+    enter(&own);
+    missed
 }
 
 /// What destinations cost the packets of other connections, and those with data of their own ones. False when one is over

@@ -42,6 +42,16 @@ pub fn is_valid_with(source: &Path, bpf: &Path, libbpf: Option<&Path>) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
+/// What the compiler makes of this C source, as text.
+#[allow(dead_code, reason = "for the tests of the headers")]
+pub fn assembly(source: &Path, bpf: &Path, libbpf: &Path) -> String {
+    let mut command = Command::new(compiler());
+    command.args(["-target", "bpf", "-O2", "-S", "-o", "-"]);
+    command.arg(format!("-I{}", libbpf.display()));
+    let output = command.args(arguments(bpf)).arg(source).output();
+    String::from_utf8(output.expect("clang runs").stdout).expect("text")
+}
+
 fn arguments(bpf: &Path) -> Vec<String> {
     let arch = std::env::consts::ARCH;
     vec![

@@ -12,14 +12,17 @@ use header::Headers;
 use libbpf_cargo::SkeletonBuilder;
 
 /// What weir runs: source in bpf/ and name of the skeleton.
-const PROGRAMS: [(&str, &str); 7] = [
-    ("conntrack.bpf.c", "conntrack"),
+const PROGRAMS: [(&str, &str); 10] = [
+    ("discover.bpf.c", "discover"),
+    ("filters.bpf.c", "filters"),
     ("guard.bpf.c", "guard"),
     ("qdisc.bpf.c", "qdisc"),
     ("queue.bpf.c", "queue"),
+    ("residence.bpf.c", "residence"),
     ("shape.bpf.c", "shape"),
     ("splice.bpf.c", "splice"),
     ("timewait.bpf.c", "timewait"),
+    ("watch.bpf.c", "watch"),
 ];
 
 fn main() {
@@ -47,6 +50,8 @@ fn main() {
         builder.obj(objects.join("guard.o"));
         let source = bpf.join("tests/bench.bpf.c");
         skeleton_of(&mut builder, &source, &bpf, &out.join("bench.skel.rs"));
+        let source = bpf.join("tests/options.bpf.c");
+        skeleton(&source, &bpf, &out.join("options.skel.rs"));
         build_pure(&bpf);
         if let Ok(libbpf) = std::env::var("DEP_BPF_INCLUDE") {
             println!("cargo:rustc-env=DEP_BPF_INCLUDE={libbpf}");
@@ -59,8 +64,8 @@ fn check_values(bpf: &Path, out: &Path) {
     let headers = Headers::read(&bpf.join("abi"));
     let source = out.join("values.c");
     let code = format!(
-        "#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/shape.h\"\n\
-         #include \"abi/splice.h\"\n#include \"abi/timewait.h\"\n{}",
+        "#include \"abi/filters.h\"\n#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/residence.h\"\n\
+         #include \"abi/shape.h\"\n#include \"abi/splice.h\"\n#include \"abi/timewait.h\"\n#include \"abi/watch.h\"\n{}",
         headers.assertions()
     );
     std::fs::write(&source, code).expect("OUT_DIR is writable");

@@ -1,5 +1,7 @@
 //! What loading has in common for all BPF objects, and what they share at run time: maps, memory and rings.
 
+#[cfg(feature = "testing")]
+pub(crate) mod btf;
 mod mapped;
 pub(crate) mod percpu;
 mod plain;
@@ -35,7 +37,11 @@ where
     B: SkelBuilder<'a> + Default,
 {
     refusal::listen();
-    B::default().open(memory)
+    #[cfg_attr(not(feature = "testing"), expect(unused_mut))]
+    let mut builder = B::default();
+    #[cfg(feature = "testing")]
+    btf::choose(builder.object_builder_mut())?;
+    builder.open(memory)
 }
 
 /// Gives the programs of an object to the kernel.

@@ -187,6 +187,26 @@ pub fn has_cookie_kfunc() -> bool {
     *HAS.get_or_init(|| kernel_function("bpf_sk_assign_tcp_reqsk").is_ok())
 }
 
+/// Whether IPv6 is no module (CONFIG_IPV6=y): of a module's functions the kernel's own BTF says nothing.
+pub(crate) fn has_ipv6_built_in() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| kernel_function("inet6_bind").is_ok())
+}
+
+/// Whether programs at tc may ask which ACKs bring a SYN cookie of the kernel's back. A kernel built without
+/// CONFIG_SYN_COOKIES has neither such cookies nor that helper.
+pub(crate) fn tells_of_kernel_cookies() -> bool {
+    // SAFETY: no options are given.
+    let known = unsafe {
+        libbpf_sys::libbpf_probe_bpf_helper(
+            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
+            libbpf_sys::BPF_FUNC_tcp_raw_check_syncookie_ipv4,
+            std::ptr::null(),
+        )
+    };
+    known == 1
+}
+
 pub(crate) fn kernel_function(name: &str) -> Result<(), String> {
     // include/uapi/linux/btf.h
     const BTF_KIND_FUNC: u32 = 12;

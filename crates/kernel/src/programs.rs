@@ -1,8 +1,8 @@
 //! Whether the kernel takes weir's programs: each is loaded as `weir run` loads it, and attached nowhere. A kernel may have
 //! all that a program is built on, and its verifier refuse the program all the same.
 
-use crate::conntrack;
 use crate::error::{Error, Result};
+use crate::filters;
 use crate::guard::Guard;
 use crate::probe::{Mechanism, basics};
 use crate::queue;
@@ -70,10 +70,26 @@ fn programs() -> Vec<Mechanism> {
         },
         Mechanism {
             name: "netfilter-hooks",
-            purpose: "telling whether conntrack follows connections, by the kernel's list of hooks",
+            purpose: "telling what filters packets behind weir, by the kernel's lists of hooks",
             min_kernel: "5.14; tried on 6.12, 6.18 and 7.3",
-            state: state(conntrack::load()),
-            without: "conntrack is noticed once it knows a connection",
+            state: state(filters::load()),
+            without: "conntrack is noticed once it knows a connection, BPF programs of netfilter are not",
+            needed: false,
+        },
+        Mechanism {
+            name: "watch",
+            purpose: "telling that connections come whose SYNs do not reach weir, and whose program hides them",
+            min_kernel: "5.9; tried on 6.18",
+            state: state(crate::watch::try_load()),
+            without: "a listener counts as in force while weir is attached",
+            needed: false,
+        },
+        Mechanism {
+            name: "residence",
+            purpose: "residence: requests that a server has and has not answered",
+            min_kernel: "5.9; tried on 6.18",
+            state: state(crate::residence::try_load()),
+            without: "weir does not see queues inside servers",
             needed: false,
         },
         Mechanism {

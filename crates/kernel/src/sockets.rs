@@ -1,7 +1,8 @@
 //! The listening TCP sockets of a network namespace and their users, by sock_diag(7).
 //!
 //! The kernel walks its table of listeners alone, as the request names no other state. /proc/net/tcp has every
-//! connection too: it is long when the server is overloaded.
+//! connection too: it is long when the server is overloaded. Only [`unaccepted`] walks the connections, for a command that
+//! asks once.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,9 +12,9 @@ use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_sock_diag::SockDiagMessage;
-use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP, TCP_CLOSE_WAIT};
 use netlink_packet_sock_diag::inet::{
-    ExtensionFlags, InetRequest, InetResponseHeader, SocketId, StateFlags,
+    ExtensionFlags, InetRequest, InetResponse, InetResponseHeader, SocketId, StateFlags, nlas::Nla,
 };
 use netlink_sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_SOCK_DIAG};
 
@@ -26,6 +27,8 @@ pub struct OwnedSocket {
     pub uid: u32,
     /// Its inode number, by which /proc/PID/fd names it.
     pub inode: u64,
+    /// The index of the interface that it is bound to (SO_BINDTODEVICE); 0: it is bound to none.
+    pub ifindex: u32,
 }
 
 /// The listening TCP sockets of the calling thread's network namespace, IPv4 before IPv6.
@@ -38,6 +41,89 @@ pub fn owned_sockets() -> io::Result<Vec<OwnedSocket>> {
         dump(family, |header| sockets.push(of_header(&header)))?;
     }
     Ok(sockets)
+}
+
+/// The listen queue of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListenQueue {
+    /// The socket's local address; `0.0.0.0` or `::` for any.
+    pub local: SocketAddr,
+    /// Its inode number, by which /proc/PID/fd names it.
+    pub inode: u64,
+    /// Connections that wait for accept().
+    pub length: u32,
+    /// The backlog in force. The kernel takes one more.
+    pub limit: u32,
+    /// SYNs and final ACKs that it has dropped since it listens, nearly all because its queue was full; wraps.
+    pub drops: u32,
+}
+
+/// The listen queues of the calling thread's network namespace, IPv4 before IPv6. No program is loaded for it.
+///
+/// # Errors
+/// As of [`owned_sockets`].
+pub fn listen_queues() -> io::Result<Vec<ListenQueue>> {
+    let mut queues = Vec::new();
+    for family in [AF_INET, AF_INET6] {
+        ask(
+            family,
+            StateFlags::LISTEN,
+            ExtensionFlags::SKMEMINFO,
+            |response| {
+                let header = &response.header;
+                let drops = response.nlas.iter().find_map(|nla| match nla {
+                    Nla::MemInfo(memory) => Some(memory.drops),
+                    _ => None,
+                });
+                let of = of_header(header);
+                queues.push(ListenQueue {
+                    local: of.local,
+                    inode: of.inode,
+                    length: header.recv_queue,
+                    limit: header.send_queue,
+                    drops: drops.unwrap_or(0),
+                });
+            },
+        )?;
+    }
+    Ok(queues)
+}
+
+/// A connection that no process has accepted yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unaccepted {
+    /// The server's address and port, as the client named them.
+    pub local: SocketAddr,
+    /// A number that no other socket has, until the machine stops.
+    pub cookie: [u8; 8],
+    /// Its client has closed: nobody may be there to read a reply.
+    pub closed: bool,
+}
+
+/// The connections that wait for accept() in the calling thread's network namespace. Those whose client has reset them are in the
+/// [length](ListenQueue::length) of the queue, and not here.
+///
+/// The kernel walks all connections for it.
+///
+/// # Errors
+/// As of [`owned_sockets`].
+pub fn unaccepted() -> io::Result<Vec<Unaccepted>> {
+    let mut waiting = Vec::new();
+    for family in [AF_INET, AF_INET6] {
+        let states = StateFlags::ESTABLISHED | StateFlags::CLOSE_WAIT;
+        ask(family, states, ExtensionFlags::empty(), |response| {
+            let header = &response.header;
+            // accept() gives a connection its file, and with it the inode.
+            if header.inode == 0 {
+                waiting.push(Unaccepted {
+                    local: of_header(header).local,
+                    cookie: header.socket_id.cookie,
+                    closed: header.state == TCP_CLOSE_WAIT,
+                });
+            }
+        })?;
+    }
+    Ok(waiting)
 }
 
 /// A number that the kernel gives to one socket only, until the machine stops.
@@ -63,15 +149,31 @@ fn of_header(header: &InetResponseHeader) -> OwnedSocket {
         local: SocketAddr::new(id.source_address, id.source_port),
         uid: header.uid,
         inode: header.inode.into(),
+        ifindex: id.interface_id,
     }
 }
 
 /// Asks for the listeners of one address family.
 fn dump(family: u8, mut found: impl FnMut(InetResponseHeader)) -> io::Result<()> {
+    ask(
+        family,
+        StateFlags::LISTEN,
+        ExtensionFlags::empty(),
+        |response| found(response.header),
+    )
+}
+
+/// The same with what there is to say beside the header.
+fn ask(
+    family: u8,
+    states: StateFlags,
+    extensions: ExtensionFlags,
+    mut found: impl FnMut(InetResponse),
+) -> io::Result<()> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
     socket.connect(&NetlinkAddr::new(0, 0))?;
-    socket.send(&request(family), 0)?;
+    socket.send(&request(family, states, extensions), 0)?;
     loop {
         let (bytes, _) = socket.recv_from_full()?;
         let mut rest = &bytes[..];
@@ -85,7 +187,7 @@ fn dump(family: u8, mut found: impl FnMut(InetResponseHeader)) -> io::Result<()>
                 NetlinkPayload::Done(_) => return Ok(()),
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
                 NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
-                    found(response.header);
+                    found(*response);
                 }
                 _ => {}
             }
@@ -93,12 +195,12 @@ fn dump(family: u8, mut found: impl FnMut(InetResponseHeader)) -> io::Result<()>
     }
 }
 
-fn request(family: u8) -> Vec<u8> {
+fn request(family: u8, states: StateFlags, extensions: ExtensionFlags) -> Vec<u8> {
     let request = SockDiagMessage::InetRequest(InetRequest {
         family,
         protocol: IPPROTO_TCP,
-        extensions: ExtensionFlags::empty(),
-        states: StateFlags::LISTEN,
+        extensions,
+        states,
         // Any address, port and interface.
         socket_id: SocketId::new_v4(),
     });
@@ -134,12 +236,65 @@ mod tests {
                 local: listener.local_addr().unwrap(),
                 uid: nix::unistd::geteuid().as_raw(),
                 inode: inode_of(&listener),
+                ifindex: 0,
             };
             let found = owned_sockets().unwrap();
             let same = |socket: &&OwnedSocket| socket.inode == expected.inode;
             let found: Vec<&OwnedSocket> = found.iter().filter(same).collect();
             assert_eq!(found, [&expected], "{address}");
         }
+    }
+
+    #[test]
+    fn a_full_queue_is_seen_with_its_length_and_its_drops() {
+        let listener = nix::sys::socket::socket(
+            nix::sys::socket::AddressFamily::Inet,
+            nix::sys::socket::SockType::Stream,
+            nix::sys::socket::SockFlag::empty(),
+            None,
+        )
+        .unwrap();
+        let any = nix::sys::socket::SockaddrIn::new(127, 0, 0, 1, 0);
+        nix::sys::socket::bind(listener.as_raw_fd(), &any).unwrap();
+        nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(2).unwrap()).unwrap();
+        let listener = TcpListener::from(listener);
+        let queue = || {
+            let inode = inode_of(&listener);
+            let mut all = listen_queues().unwrap().into_iter();
+            all.find(|queue| queue.inode == inode).unwrap()
+        };
+        assert_eq!((queue().length, queue().limit, queue().drops), (0, 2, 0));
+        let address = listener.local_addr().unwrap();
+        let patience = std::time::Duration::from_millis(100);
+        let connect = || TcpStream::connect_timeout(&address, patience);
+        let clients: Vec<_> = (0..4).map(|_| connect()).collect();
+        assert!(clients[3].is_err());
+        assert_eq!((queue().length, queue().local), (3, address));
+        assert!(queue().drops > 0, "{:?}", queue());
+    }
+
+    #[test]
+    fn a_connection_is_unaccepted_until_it_is_accepted_and_says_that_its_client_has_closed() {
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let waiting = || {
+            let mut here = unaccepted().unwrap();
+            here.retain(|one| one.local.port() == port);
+            here
+        };
+        assert_eq!(waiting(), []);
+        let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (first, second) = (connect(), connect());
+        let before = waiting();
+        assert_eq!(before.iter().filter(|one| one.closed).count(), 0);
+        assert_eq!(before.len(), 2);
+        // The loopback interface delivers the FIN before close() returns.
+        drop(first);
+        assert_eq!(waiting().iter().filter(|one| one.closed).count(), 1);
+        let accepted = listener.accept().unwrap();
+        let left = waiting();
+        assert!(left.len() == 1 && before.contains(&left[0]), "{left:?}");
+        drop((accepted, second));
     }
 
     /// How many messages a dump answers with is what grows.

@@ -8,18 +8,22 @@ pub(crate) fn read(name: &str) -> Option<i64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// What TCP options the namespace uses, and whether cookies are allowed.
+/// What TCP options the namespace uses, and whether cookies are allowed: what a policy in force was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TcpOptions {
+pub struct TcpOptions {
+    /// `net.ipv4.tcp_window_scaling`
     pub window_scaling: bool,
+    /// `net.ipv4.tcp_sack`
     pub sack: bool,
+    /// `net.ipv4.tcp_timestamps`
     pub timestamps: bool,
+    /// `net.ipv4.tcp_syncookies`: 0 to 2
     pub syncookies: i64,
 }
 
 impl TcpOptions {
-    /// The kernel's defaults stand in for what cannot be read.
-    pub(crate) fn read() -> TcpOptions {
+    /// Those of the calling thread's network namespace. The kernel's defaults stand in for what cannot be read.
+    pub fn read() -> TcpOptions {
         let flag = |name| read(name).is_none_or(|v| v != 0);
         TcpOptions {
             window_scaling: flag("ipv4/tcp_window_scaling"),

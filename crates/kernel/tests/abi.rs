@@ -75,6 +75,32 @@ fn every_header_compiles_alone() {
     }
 }
 
+/// arm64 orders what is around an atomic that has a result, and nothing around one without.
+#[test]
+fn an_ordered_atomic_keeps_the_result_that_nobody_uses() {
+    let libbpf = Path::new(env!("DEP_BPF_INCLUDE"));
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("atomic.c");
+    let made_of = |code: &str| {
+        let code = format!(
+            "#include \"lib/ledger.h\"\nint f(struct listen_state *s) {{ {code}; return 0; }}\n"
+        );
+        std::fs::write(&source, code).unwrap();
+        compile::assembly(&source, &bpf(), libbpf)
+    };
+    for code in [
+        "claim_begin(s)",
+        "claims_first(s)",
+        "claim_made(s->claim, 0)",
+        "in_order(0)",
+    ] {
+        let made = made_of(code);
+        assert!(made.contains("atomic_fetch_"), "{code}: {made}");
+        assert!(!made.contains("lock *"), "{code}: {made}");
+    }
+    assert!(made_of("__sync_fetch_and_add(&s->claims, 1)").contains("lock *"));
+}
+
 #[test]
 fn every_pure_header_compiles_natively_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -156,7 +182,7 @@ fn a_field_that_is_renamed_in_a_header_is_gone_in_rust() {
 
 #[test]
 fn a_verdict_is_added_by_one_line() {
-    let last = "\tX(syn_steady, pass, ";
+    let last = "\tX(syn_reset_residence, refuse, ";
     let copy = changed(
         "abi/guard.h",
         last,
@@ -164,7 +190,7 @@ fn a_verdict_is_added_by_one_line() {
     );
     let read = Headers::read(&copy.path().join("abi"));
     let names: Vec<_> = read.verdicts.iter().map(|row| row.name.as_str()).collect();
-    assert_eq!(names[names.len() - 2..], ["added", "syn_steady"]);
+    assert_eq!(names[names.len() - 2..], ["added", "syn_reset_residence"]);
     let counters = fields(copy.path(), "guard.bpf.c", "guard_counters");
     assert_eq!(counters.len(), names.len());
     assert_eq!(counters[names.len() - 2], "pub added: u64");
@@ -174,7 +200,7 @@ fn a_verdict_is_added_by_one_line() {
 fn a_value_that_rust_reads_wrongly_stops_the_build() {
     let source = |headers: &Headers, folder: &Path| {
         let source = folder.join("values.c");
-        let includes = "#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/shape.h\"\n#include \"abi/splice.h\"\n#include \"abi/timewait.h\"\n";
+        let includes = "#include \"abi/filters.h\"\n#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/residence.h\"\n#include \"abi/shape.h\"\n#include \"abi/splice.h\"\n#include \"abi/timewait.h\"\n#include \"abi/watch.h\"\n";
         std::fs::write(&source, format!("{includes}{}", headers.assertions())).unwrap();
         source
     };

@@ -9,7 +9,7 @@ use etherparse::PacketBuilder;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
-use weir_core::class::{Class, Limit, OTHER, OverRate, Rules, Tuple};
+use weir_core::class::{BucketLimit, Class, OTHER, OverRate, Rules, Tuple};
 use weir_core::listener::{ListenAddress, Listener};
 use weir_core::prefix::parse_prefix;
 use weir_core::verdict::Verdict;
@@ -324,11 +324,11 @@ fn a_controlled_rate_holds_beside_the_own_one_the_lower_and_ends_when_it_is_lift
     let limit = |name: &str, limit| BTreeMap::from([(name.to_owned(), limit)]);
     // A higher rate of the controller's changes nothing.
     guard
-        .set_controlled_rates(&limit("gold", Some(Limit::new(1e6, 100_000))))
+        .set_controlled_rates(&limit("gold", Some(BucketLimit::new(1e6, 100_000))))
         .unwrap();
     assert_eq!(admitted(&guard, "10.0.0.1"), 3);
     guard
-        .set_controlled_rates(&limit(OTHER, Some(Limit::new(0.1, 1))))
+        .set_controlled_rates(&limit(OTHER, Some(BucketLimit::new(0.1, 1))))
         .unwrap();
     assert_eq!(admitted(&guard, "192.0.2.1"), 1);
     // The verdict says whose limit it was.
@@ -338,7 +338,7 @@ fn a_controlled_rate_holds_beside_the_own_one_the_lower_and_ends_when_it_is_lift
     assert_eq!(counted(OTHER, Verdict::SynResetRate), 0);
     // The controller opens again: what 0.1/s has left of the bucket, ten seconds of debt, holds no longer.
     guard
-        .set_controlled_rates(&limit(OTHER, Some(Limit::new(1e6, 100))))
+        .set_controlled_rates(&limit(OTHER, Some(BucketLimit::new(1e6, 100))))
         .unwrap();
     assert_eq!(admitted(&guard, "192.0.2.1"), 10);
     guard.set_controlled_rates(&limit(OTHER, None)).unwrap();
@@ -346,7 +346,7 @@ fn a_controlled_rate_holds_beside_the_own_one_the_lower_and_ends_when_it_is_lift
     assert_eq!(admitted(&guard, "11.0.0.1"), 3);
     assert!(
         guard
-            .set_controlled_rates(&limit("silver", Some(Limit::new(1.0, 1))))
+            .set_controlled_rates(&limit("silver", Some(BucketLimit::new(1.0, 1))))
             .is_err()
     );
 }

@@ -4,14 +4,19 @@
 //!
 //! The seed is printed; set WEIR_SEED to run the interleavings again, and WEIR_INTERLEAVINGS for another number of them.
 
-use weir_core::timewait::negotiate::{End, Hold, Phase, Segment, Socket, Step, offer, state};
-use weir_core::timewait::{Accept, Holder};
-use weir_kernel::testing::negotiate::{agreed, choice, hold, missed, phase_of, shields, step};
+use weir_core::timewait::{Accept, Holder, state};
+use weir_kernel::testing::negotiate::{
+    agreed, choice, ends, hold, missed, phase_of, shields, step,
+};
+use weir_models::timewait::negotiate::{End, Hold, Phase, Segment, Socket, Step, offer};
 use weir_testbed::seed::seed;
 
 const CLOSED: u8 = 0;
 const SYN_SENT: u8 = 2;
 const SYN_RECEIVED: u8 = 3;
+
+/// Of each end.
+const WINDOW: u32 = 1 << 16;
 
 /// Retransmissions of a FIN. The network of a run is better than this long before.
 const GIVES_UP_AFTER: u32 = 500;
@@ -100,6 +105,8 @@ struct OneEnd {
     ending: bool,
     /// Of a FIN that a RST stood in for, until the socket has been looked for once more.
     reset: Option<u32>,
+    /// Of the FIN that has ended its connection: its number, and what it acknowledges.
+    mark: Option<(u32, u32)>,
     /// A kill took a record away.
     lost_record: bool,
     /// tcp_rfc1337 = 0, and what came of it.
@@ -257,7 +264,9 @@ impl OneEnd {
     fn socket(&self) -> Socket {
         Socket {
             rcv_nxt: self.rcv_nxt,
+            window: WINDOW,
             write_seq: self.write_seq,
+            oldest: self.acknowledged.wrapping_sub(WINDOW),
             state: self.state,
             substate: self.substate,
             orphan: self.orphan && self.state != state::TIME_WAIT,
@@ -286,11 +295,11 @@ impl OneEnd {
             .option
             .map(|(phase, end)| (phase, end.seen_from_there()));
         if packet.own {
-            let is_there = self.state == state::TIME_WAIT
-                && self.substate == state::TIME_WAIT
-                && self.rcv_nxt == packet.seq;
+            let ack = packet.ack.unwrap_or(0);
+            let is_there = ends(&self.socket(), packet.seq, ack);
             if self.weir && is_there && !(busy && random.one_in(2)) {
                 self.ending = false;
+                self.mark = Some((packet.seq - 1, ack));
                 self.forget();
             }
             return;
@@ -308,18 +317,21 @@ impl OneEnd {
         let closes = !packet.syn && !packet.rst && (packet.fin || self.ending);
         if self.weir && (self.accept.is_some() || self.holder.is_some()) && closes {
             let none = self.state == CLOSED || self.state == state::LISTEN;
-            if packet.fin && none && self.record == Record::Begun {
+            if packet.fin && none && self.record == Record::Begun && packet.seq + 1 == self.rcv_nxt
+            {
                 self.acknowledge(&packet);
                 return;
             }
+            let ack = packet.ack.unwrap_or(0);
             let segment = Segment {
                 seq: packet.seq,
-                ack: packet.ack.unwrap_or(0),
+                ack,
                 data: 0,
                 fin: packet.fin,
                 phase: option.and_then(|(phase, end)| (end == End::Other).then_some(phase)),
                 sealed: false,
                 awaited: self.ending,
+                has_ended: none && self.mark == Some((packet.seq, ack)),
             };
             let mut socket = self.socket();
             let waits = (self.state, self.substate) == (state::TIME_WAIT, state::FIN_WAIT2);
@@ -332,12 +344,15 @@ impl OneEnd {
             match step(&socket, &segment) {
                 Step::Pass | Step::Note => {}
                 Step::Answer => return self.acknowledge(&packet),
+                Step::HandOn => self.reset_after(&packet),
                 Step::End => {
                     self.acknowledge(&packet);
+                    self.mark = Some((packet.seq, ack));
                     return self.forget();
                 }
                 Step::EndOrphan => {
                     self.acknowledge(&packet);
+                    self.mark = Some((packet.seq, ack));
                     self.reset = Some(packet.seq);
                     if !(busy && random.one_in(2)) {
                         return self.forget();
@@ -349,18 +364,23 @@ impl OneEnd {
                 }
                 Step::EndAfter => {
                     self.ending = true;
-                    let seq = packet.seq + u32::from(packet.fin);
-                    self.own.push(Packet {
-                        own: true,
-                        rst: true,
-                        seq,
-                        ..Packet::default()
-                    });
+                    self.reset_after(&packet);
                 }
                 Step::Await => self.ending = true,
             }
         }
         self.kernel(&packet, option);
+    }
+
+    /// A RST for this end's own stack, behind a segment that is handed on.
+    fn reset_after(&mut self, packet: &Packet) {
+        self.own.push(Packet {
+            own: true,
+            rst: true,
+            seq: packet.seq + u32::from(packet.fin),
+            ack: packet.ack,
+            ..Packet::default()
+        });
     }
 
     /// An ACK made from a FIN.
@@ -539,6 +559,7 @@ impl OneEnd {
         self.record = Record::None;
         (self.write, self.holds, self.ending) = (false, false, false);
         self.reset = None;
+        self.mark = None;
     }
 
     fn remembers(&self) -> bool {

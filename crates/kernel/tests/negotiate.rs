@@ -1,9 +1,11 @@
 //! bpf/lib/negotiate.h against its Rust model on random input. The seed is printed; set WEIR_SEED to run one again.
 
 use proptest::prelude::*;
-use weir_core::timewait::negotiate::{self as model, Answered, End, Phase, Segment, Socket, state};
-use weir_core::timewait::{Accept, Holder};
+use weir_core::timewait::{Accept, Holder, state};
 use weir_kernel::testing::negotiate as c;
+use weir_models::timewait::negotiate::{
+    self as model, Answered, End, Phase, Segment, Socket, Step,
+};
 
 mod seed;
 use seed::runner;
@@ -87,28 +89,33 @@ fn c_and_rust_end_the_same_sockets() {
     // Small numbers, so that what is in order and acknowledged is met often.
     let socket = (
         (0u32..4, 0u32..3, states, substates),
+        (0u32..3, 0u32..3),
         any::<(bool, bool)>(),
         prop::bool::weighted(0.1),
     )
         .prop_map(
-            |((rcv_nxt, write_seq, state, substate), (orphan, holds), mptcp)| Socket {
-                rcv_nxt,
-                write_seq,
-                state,
-                substate,
-                orphan,
-                holds,
-                mptcp,
+            |((rcv_nxt, write_seq, state, substate), (window, behind), (orphan, holds), mptcp)| {
+                Socket {
+                    rcv_nxt,
+                    window,
+                    write_seq,
+                    oldest: write_seq.wrapping_sub(behind),
+                    state,
+                    substate,
+                    orphan,
+                    holds,
+                    mptcp,
+                }
             },
         );
     let phases = prop::option::of(prop::sample::select(&PHASES[..]));
     let segment = (
         (0u32..4, 0u32..3, 0u32..2, phases),
-        any::<(bool, bool)>(),
+        any::<(bool, bool, bool)>(),
         prop::bool::weighted(0.1),
     )
         .prop_map(
-            |((seq, ack, data, phase), (fin, awaited), sealed)| Segment {
+            |((seq, ack, data, phase), (fin, awaited, has_ended), sealed)| Segment {
                 seq,
                 ack,
                 data,
@@ -116,6 +123,7 @@ fn c_and_rust_end_the_same_sockets() {
                 phase,
                 sealed,
                 awaited,
+                has_ended,
             },
         );
     runner(300_000)
@@ -127,7 +135,65 @@ fn c_and_rust_end_the_same_sockets() {
             prop_assert_eq!(c::shields(&socket), model::shields(&socket));
             let seq = segment.seq;
             prop_assert_eq!(c::missed(&socket, seq), model::missed(&socket, seq));
+            let ends = model::ends(&socket, seq, segment.ack);
+            prop_assert_eq!(c::ends(&socket, seq, segment.ack), ends);
             Ok(())
         })
         .unwrap();
+}
+
+/// Of all numbers that a stranger may try: those of a segment that the connection's own other end could send.
+#[test]
+fn a_fin_with_numbers_that_are_not_the_connection_s_does_nothing() {
+    const WINDOW: u32 = 1 << 16;
+    let states = 0..=12u8;
+    let substates = [state::TIME_WAIT, state::FIN_WAIT2];
+    for socket in states.flat_map(|state| substates.map(|substate| (state, substate))) {
+        let socket = Socket {
+            rcv_nxt: u32::MAX - 9,
+            window: WINDOW,
+            write_seq: 7,
+            oldest: 7u32.wrapping_sub(WINDOW),
+            state: socket.0,
+            substate: socket.1,
+            orphan: true,
+            ..Socket::default()
+        };
+        let has_socket = ![0, state::LISTEN].contains(&socket.state);
+        for phase in [Phase::WillHold, Phase::Holds] {
+            for (seq, ack) in [
+                (socket.rcv_nxt.wrapping_add(WINDOW + 1), 7),
+                (socket.rcv_nxt.wrapping_add(1 << 31), 7),
+                (socket.rcv_nxt.wrapping_sub(2), 7),
+                (socket.rcv_nxt, 8),
+                (socket.rcv_nxt, 8 + (1 << 31)),
+                (socket.rcv_nxt, 6u32.wrapping_sub(WINDOW)),
+                (socket.rcv_nxt.wrapping_sub(1), 8),
+                (socket.rcv_nxt.wrapping_sub(1), 6),
+            ] {
+                let segment = Segment {
+                    seq,
+                    ack,
+                    fin: true,
+                    phase: Some(phase),
+                    ..Segment::default()
+                };
+                let expected = if has_socket { Step::Pass } else { Step::HandOn };
+                assert_eq!(
+                    c::step(&socket, &segment),
+                    expected,
+                    "{socket:?} {segment:?}"
+                );
+                let after = seq.wrapping_add(1);
+                let remembers =
+                    (socket.state, socket.substate) == (state::TIME_WAIT, state::TIME_WAIT);
+                let is_last = remembers && after == socket.rcv_nxt && ack == 6;
+                assert_eq!(
+                    c::ends(&socket, after, ack),
+                    is_last,
+                    "{socket:?} {segment:?}"
+                );
+            }
+        }
+    }
 }

@@ -1,13 +1,12 @@
-//! The qdisc in BPF: the C of its queues against the model in weir_core::aqm. The seed is printed; set WEIR_SEED to run
+//! The qdisc in BPF: the C of its queues against the model in weir_models::aqm. The seed is printed; set WEIR_SEED to run
 //! one again.
 
 use proptest::prelude::*;
-use weir_core::aqm::codel::CodelParams;
-use weir_core::aqm::flows::FlowParams;
-use weir_core::aqm::spa::{Spa, SpaParams};
-use weir_core::aqm::{Aqm, Cause, Control, Ecn, Hooks, Packet, Setup};
+use weir_core::aqm::{CodelParams, FlowParams, Setup, SpaParams};
 use weir_kernel::shape::qdisc::{Low, Spec};
 use weir_kernel::testing::qdisc::{self, Queue};
+use weir_models::aqm::spa::Spa;
+use weir_models::aqm::{Aqm, Cause, Control, Ecn, Hooks, Packet};
 
 mod seed;
 use seed::runner;

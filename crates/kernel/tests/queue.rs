@@ -1,15 +1,20 @@
 //! Parking listeners beside real listening sockets, on loopback. Needs root.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapHandle};
-use weir_core::queue::Rule;
+use weir_core::queue::ParkingRule;
 use weir_kernel::queue::{Event, Parking, Slot};
 use weir_kernel::testing::calls::refuse_call;
 use weir_kernel::{Guard, ListenSocket};
+use weir_testbed::cgroup::Cgroup;
 use weir_testbed::needs;
+use weir_testbed::sockets::SILENCE;
+use weir_testbed::sys::{self, Classic, TcpOption};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -44,9 +49,9 @@ impl Bed {
     }
 
     fn renew(&self, group: u32, depth: u32) {
-        let rule = Rule {
+        let rule = ParkingRule {
             depth,
-            ..Rule::default()
+            ..ParkingRule::default()
         };
         self.queue.renew(group, PATIENCE, None, rule);
     }
@@ -220,6 +225,112 @@ fn what_is_parked_goes_to_the_server_when_the_queue_goes() {
     }
     let _more = connect(&server);
     accepted(&server);
+}
+
+/// Why nothing is parked before the server on this port; nothing has changed then.
+fn refused(bed: &mut Bed, port: u16) -> String {
+    let sockets = bed.sockets(port);
+    let refused = bed.queue.attach(&sockets, 0);
+    refused
+        .expect_err("a connection would come to it unfiltered")
+        .to_string()
+}
+
+#[test]
+fn a_server_whose_socket_has_a_filter_of_its_own_is_left_alone() {
+    let Some(mut bed) = bed() else { return };
+    let server = server();
+    let address = server.local_addr().unwrap();
+    sys::attach_classic(&server, Classic::Filter, 0).unwrap();
+    let said = refused(&mut bed, address.port());
+    assert!(said.contains("SO_ATTACH_FILTER"), "{said}");
+    // As without weir.
+    TcpStream::connect_timeout(&address, SILENCE).unwrap_err();
+}
+
+#[test]
+fn a_server_that_takes_signed_segments_only_is_left_alone() {
+    let Some(mut bed) = bed() else { return };
+    let mut tried = 0;
+    for (kind, name) in [(TcpOption::Md5, "TCP-MD5"), (TcpOption::Ao, "TCP-AO")] {
+        let server = server();
+        let peer = "127.0.0.1:0".parse().unwrap();
+        // Not every kernel has both.
+        if sys::set_tcp_option(&server, kind, &kind.key_for(peer)).is_ok() {
+            let said = refused(&mut bed, server.local_addr().unwrap().port());
+            assert!(said.contains(name), "{said}");
+            tried += 1;
+        }
+    }
+    if tried == 0 {
+        needs::lacking("CONFIG_TCP_MD5SIG and CONFIG_TCP_AO");
+    }
+}
+
+/// A server in a cgroup; ended on drop.
+struct InCgroup(Child);
+
+impl InCgroup {
+    /// Starts it; gives its port.
+    fn start(cgroup: &Cgroup) -> (InCgroup, u16) {
+        let script = "import socket, sys\n\
+                      s = socket.create_server(('127.0.0.1', 0))\n\
+                      print(s.getsockname()[1], flush=True)\n\
+                      sys.stdin.read()";
+        let mut command = cgroup.command("python3");
+        command.args(["-c", script]);
+        let (stdin, stdout) = (Stdio::piped(), Stdio::piped());
+        let mut child = command.stdin(stdin).stdout(stdout).spawn().unwrap();
+        let mut port = String::new();
+        let said = child.stdout.take().unwrap();
+        BufReader::new(said).read_line(&mut port).unwrap();
+        (InCgroup(child), port.trim().parse().unwrap())
+    }
+}
+
+impl Drop for InCgroup {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_server_in_a_cgroup_with_programs_for_its_packets_is_left_alone_as_soon_as_it_has_them() {
+    /// include/uapi/linux/bpf.h: BPF_PROG_TYPE_CGROUP_SKB; its attach types are the first two.
+    const CGROUP_SKB: u32 = 8;
+    if !needs::programs(&["python3"]) {
+        return;
+    }
+    let (Some(mut bed), Some(cgroup)) = (bed(), Cgroup::create()) else {
+        return;
+    };
+    let (_server, port) = InCgroup::start(&cgroup);
+    let sockets = bed.sockets(port);
+    let group = bed.queue.attach(&sockets, 0).unwrap();
+    let filters = |bed: &mut Bed, group: u32| {
+        bed.queue.look(true).unwrap();
+        bed.queue.servers(group)[0].own_filters.because()
+    };
+    assert_eq!(
+        filters(&mut bed, group),
+        None,
+        "a cgroup alone filters nothing"
+    );
+    let deny = sys::load_constant("deny", CGROUP_SKB, 0, 0).unwrap();
+    let target = cgroup.open();
+    for way in [0, 1] {
+        let link = sys::attach_program(&deny, target.as_raw_fd() as u32, way, 0).unwrap();
+        assert!(filters(&mut bed, group).is_some(), "attach type {way}");
+        drop(link);
+        assert_eq!(filters(&mut bed, group), None);
+    }
+    let _denied = sys::attach_program(&deny, target.as_raw_fd() as u32, 0, 0).unwrap();
+    let changed = bed.queue.change(group, &bed.sockets(port));
+    changed.expect_err("it is as a new one");
+    bed.queue.detach(group);
+    let said = refused(&mut bed, port);
+    assert!(said.contains("IPAddressDeny"), "{said}");
 }
 
 /// As of `ip netns exec`, which mounts a /sys without it.

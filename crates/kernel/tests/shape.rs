@@ -1,16 +1,17 @@
-//! The classifier of `weir shape`: its C against the models in weir_core::aqm, and the loaded program on packets.
+//! The classifier of `weir shape`: its C against the models in weir_models::aqm, and the loaded program on packets.
 //! The seed is printed; set WEIR_SEED to run one again.
 
 use std::os::fd::AsFd;
 
 use etherparse::{PacketBuilder, TcpHeader};
 use proptest::prelude::*;
-use weir_core::aqm::Control;
-use weir_core::aqm::control::{FIN, RST, SYN, control_of, control_of_packet};
-use weir_core::aqm::limit::LimitParams;
+use weir_core::aqm::LimitParams;
 use weir_kernel::shape::Classifier;
 use weir_kernel::testing::pure;
 use weir_kernel::testing::run::classify;
+use weir_models::aqm::Control;
+use weir_models::aqm::control::{FIN, RST, SYN, control_of, control_of_packet};
+use weir_models::aqm::limit::take;
 use weir_testbed::needs;
 
 mod seed;
@@ -154,7 +155,8 @@ fn the_limits_of_c_and_rust_admit_the_same_segments() {
                 let [client, all] = &mut c;
                 let in_c = pure::limit_admits(&limit, client, all, now, len);
                 let [client, all] = &mut model;
-                let in_rust = limit.source.take(client, now, len) && limit.all.take(all, now, len);
+                let in_rust =
+                    take(&limit.source, client, now, len) && take(&limit.all, all, now, len);
                 prop_assert_eq!(in_c, in_rust);
                 prop_assert_eq!(c, model);
             }

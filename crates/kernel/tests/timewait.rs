@@ -1,13 +1,18 @@
-//! The table of records when it is full: servers keep their TIME-WAIT then.
+//! Tables when they are full: servers keep their TIME-WAIT then. And packets that a device has summed up.
 
-use std::io::Read;
-use std::net::{TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
+use weir_core::abi;
 use weir_core::listener::{ListenAddress, Listener};
-use weir_core::timewait::{Destination, Holder, ListenerTimeWait, TimeWaitMode};
+use weir_core::timewait::{Accept, Destination, Holder, ListenerTimeWait, TimeWaitMode};
+use weir_kernel::testing::options::OptionWriter;
+use weir_kernel::testing::run::TimeWaitBench;
 use weir_kernel::{TimeWait, cgroup_root};
 use weir_testbed::needs;
+use weir_testbed::raw::{Peer, Segment, Shape, frame};
+use weir_testbed::sys::next_numbers;
 use weir_testbed::tcp_table::sockets_in_state;
 
 /// include/net/tcp_states.h, as /proc/net/tcp has it.
@@ -132,4 +137,155 @@ fn destinations_that_do_not_fit_leave_those_in_force() {
     timewait.apply(&[to(&few)], &[], None).unwrap();
     swap(2, &timewait);
     timewait.detach(loopback);
+}
+
+/// The option of negotiation: docs/timewait.md.
+fn option(phase: u8, holder: u8) -> Vec<u8> {
+    vec![253, 8, b'T', b'W', b'N', b'G', phase, holder]
+}
+
+/// A frame for this host, as the test runs know it.
+fn frame_to(peer: Peer, segment: &Segment) -> Vec<u8> {
+    let mut frame = frame(peer, Shape::Plain, segment);
+    frame[..6].fill(0);
+    frame
+}
+
+fn cannot_sum() {
+    needs::lacking("CHECKSUM_COMPLETE in test runs (Linux 6.17)");
+}
+
+const PASSES: i32 = -1;
+const NAME: &str = "backends";
+const SERVER_PORT: u16 = 8080;
+
+fn negotiates(accept: Accept) -> TimeWaitBench {
+    let destination = Destination {
+        to_port: Some(SERVER_PORT),
+        timewait: TimeWaitMode::Negotiate,
+        accept,
+        ..Destination::new(NAME)
+    };
+    TimeWaitBench::load(&[destination]).unwrap()
+}
+
+#[test]
+fn the_sum_of_a_fin_that_is_handed_on_with_a_rst_after_it_stays_right() {
+    if !needs::own_namespace() {
+        return;
+    }
+    let bench = negotiates(Accept::Any);
+    for ip in [
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(Ipv6Addr::LOCALHOST),
+    ] {
+        let listener = TcpListener::bind((ip, SERVER_PORT)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _server = listener.accept().unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let (next, theirs) = next_numbers(&client);
+        let peer = Peer {
+            client: client.peer_addr().unwrap(),
+            server: client.local_addr().unwrap(),
+        };
+        for (payload, seq) in [(b"".to_vec(), theirs), (b"odd".to_vec(), theirs)] {
+            let fin = Segment {
+                seq,
+                ack: Some(next),
+                fin: true,
+                options: option(5, 1),
+                payload,
+                ..Segment::default()
+            };
+            let before = frame_to(peer, &fin);
+            let Some(judged) = bench.judge_summed(&before).unwrap() else {
+                return cannot_sum();
+            };
+            assert_eq!((judged.action, &judged.frame), (PASSES, &before), "{ip}");
+        }
+    }
+    // They were what they were taken for.
+    let figures = bench.figures(NAME).unwrap();
+    assert_eq!(
+        (figures.held_by_peer, figures.fallback),
+        (2, 0),
+        "{figures:?}"
+    );
+}
+
+#[test]
+fn a_fin_before_its_time_leaves_time_wait_where_the_table_of_such_is_full() {
+    if !needs::own_namespace() {
+        return;
+    }
+    let mut bench = negotiates(Accept::Any);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, SERVER_PORT)).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let _server = listener.accept().unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let (next, theirs) = next_numbers(&client);
+    let peer = Peer {
+        client: client.peer_addr().unwrap(),
+        server: client.local_addr().unwrap(),
+    };
+    let fin = frame_to(
+        peer,
+        &Segment {
+            seq: theirs.wrapping_add(8),
+            ack: Some(next),
+            fin: true,
+            options: option(5, 1),
+            ..Segment::default()
+        },
+    );
+    for (awaited, noted, left) in [(abi::MAX_TIMEWAIT_AWAITED, 0, 1), (0, 1, 1), (0, 1, 1)] {
+        bench.set_awaited(awaited);
+        assert_eq!(bench.run(&fin, 1).unwrap().1, PASSES);
+        let figures = bench.figures(NAME).unwrap();
+        assert_eq!(
+            (figures.held_by_peer, figures.fallback),
+            (noted, left),
+            "{figures:?}"
+        );
+    }
+}
+
+/// Options that another program writes into the segments of one connection, on which both ends speak so many times.
+fn options_of_another_program(times: u32) -> u32 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let writer = OptionWriter::attach(address.port()).unwrap();
+    let mut client = TcpStream::connect(address).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    for _ in 0..times {
+        client.write_all(b"?").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        server.write_all(b"!").unwrap();
+        client.read_exact(&mut [0]).unwrap();
+    }
+    writer.written()
+}
+
+#[test]
+fn another_program_s_options_stay_on_ports_that_no_rule_names() {
+    const TIMES: u32 = 20;
+    if !needs::own_namespace() {
+        return;
+    }
+    let Some(cgroups) = cgroup_root() else {
+        return needs::skip("no cgroup2");
+    };
+    // Each byte goes out in a segment of its own.
+    assert!(options_of_another_program(TIMES) >= 2 * TIMES);
+    let destination = Destination {
+        to_port: Some(1),
+        timewait: TimeWaitMode::Negotiate,
+        ..Destination::new("backends")
+    };
+    let mut timewait = TimeWait::with_space(RECORDS as u32, 64).unwrap();
+    timewait
+        .apply(&[destination], &[], Some(cgroups.as_fd()))
+        .unwrap();
+    let written = options_of_another_program(TIMES);
+    assert!(written >= 2 * TIMES, "{written}");
 }

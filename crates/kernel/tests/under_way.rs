@@ -19,6 +19,7 @@ const PASS: i32 = -1;
 const DROP: i32 = 2;
 const REDIRECT: i32 = 7;
 const XDP_PASS: i32 = 2;
+const XDP_TX: i32 = 3;
 /// include/net/tcp_states.h, as /proc/net/tcp has it.
 const TIME_WAIT: &[u8] = &[0x06];
 
@@ -35,6 +36,18 @@ fn world(backlog: i32, shared: bool) -> Option<(Guard, TcpListener)> {
     socket.listen(backlog).unwrap();
     let guard = Guard::load().expect("the guard loads");
     Some((guard, socket.into()))
+}
+
+/// The same, with a guard that refuses at XDP; and the socket's address.
+fn world_with_front(backlog: i32, shared: bool) -> Option<(Guard, TcpListener, SocketAddr)> {
+    let (mut guard, socket) = world(backlog, shared)?;
+    let to = socket.local_addr().unwrap();
+    let listeners = [Listener {
+        front: Front::Xdp,
+        ..listener(&socket)
+    }];
+    guard.apply(&listeners, &[]).expect("the policy is taken");
+    Some((guard, socket, to))
 }
 
 fn listener(socket: &TcpListener) -> Listener {
@@ -57,33 +70,67 @@ fn syn(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     frame
 }
 
-/// Where the driver keeps no metadata, tc polices what the front let by. Here a limit that is new does so.
+/// What is lost between XDP and tc: in a full receive backlog, by another program, for another MAC address.
+#[test]
+fn syns_that_are_lost_behind_the_front_close_no_listener() {
+    const PLACES: i32 = 8;
+    for shared in [false, true] {
+        let Some((guard, _socket, to)) = world_with_front(PLACES, shared) else {
+            return;
+        };
+        let from = |n: u16| syn(([10, 0, (n >> 8) as u8, n as u8], 1000).into(), to);
+        let at_tc = |frame: &[u8]| guard.judge_tc(frame).expect("a test run").action;
+        let at_xdp = |frame: &[u8]| guard.judge_xdp(frame).expect("a test run").action;
+        // The first run loads the program.
+        at_xdp(&from(0));
+        for n in 0..1000 {
+            // One in a hundred goes on, so the guard sees that traffic flows.
+            if n % 100 == 1 && n < 600 {
+                assert_eq!(at_tc(&from(n)), PASS, "shared: {shared}, {n}");
+            }
+            assert_eq!(at_xdp(&from(n)), XDP_PASS, "shared: {shared}, {n}");
+        }
+    }
+}
+
+/// As tc does, which the kernel tells (PACKET_HOST). Several machines may have the listener's address (LVS, anycast).
+#[test]
+fn the_front_refuses_no_syn_that_is_for_another_machine_on_the_wire() {
+    let Some((guard, _socket, to)) = world_with_front(1, false) else {
+        return;
+    };
+    let _two: Vec<_> = (0..2).map(|_| TcpStream::connect(to).unwrap()).collect();
+    let mut frame = syn(([127, 0, 0, 2], 1000).into(), to);
+    let action = |frame: &[u8]| guard.judge_xdp(frame).expect("a test run").action;
+    assert_eq!(action(&frame), XDP_TX);
+    for byte in 0..6 {
+        frame[byte] ^= 2;
+        assert_eq!(action(&frame), XDP_PASS, "{:02x?}", &frame[..6]);
+        frame[byte] ^= 2;
+    }
+}
+
+/// tc takes the tokens, so it decides about those that the front let by.
 #[test]
 fn the_front_does_not_go_on_counting_what_tc_refuses_for_its_rate() {
     const PLACES: i32 = 8;
     // A socket of a SO_REUSEPORT group is looked up for each SYN, another one is remembered.
     for shared in [false, true] {
-        let Some((mut guard, socket)) = world(PLACES, shared) else {
+        let Some((mut guard, _socket, to)) = world_with_front(PLACES, shared) else {
             return;
         };
-        let to = socket.local_addr().unwrap();
-        let listeners = [Listener {
-            front: Front::Xdp,
-            ..listener(&socket)
-        }];
         let limited = Class {
             from: vec!["10.0.0.0/8".parse().unwrap()],
             rate: Some(0.1),
             burst: Some(1),
             ..Class::new("limited")
         };
-        guard.apply(&listeners, &[]).expect("the policy is taken");
         let other = |port| syn(([192, 0, 2, 1], port).into(), to);
         let of_class = |n| syn(([10, 0, 0, 1], 1000 + n).into(), to);
         let tc = |guard: &Guard, frame: &[u8]| guard.judge_tc(frame).expect("a test run").action;
         let front =
             |guard: &Guard, frame: &[u8]| guard.judge_xdp(frame).expect("a test run").action;
-        // The first run loads the program. What is under way without a SYN at tc for 10 ms is taken for lost.
+        // The first run loads the program.
         front(
             &guard,
             &syn(([192, 0, 2, 1], 1).into(), ([127, 0, 0, 1], 1).into()),

@@ -5,10 +5,12 @@
 //! - [`closed_loop`]: clients with real sockets, greedy ones and one that replays a trace;
 //! - [`server`]: the servers under test;
 //! - [`run`]: one frame for all experiments: cases, rounds, results;
+//! - [`load`]: open-loop HTTP clients with kernel sockets, for a server of the user's;
 //! - [`link`]: two namespaces joined by an emulated slow link, for real TCP;
 //! - [`experiments`]: what `weir-lab` measures;
 //! - [`show`], [`plot`]: tables and pictures, made from results alone;
-//! - [`matrix`]: hostile clients and origins around the proxy.
+//! - [`matrix`]: hostile clients and origins around the proxy;
+//! - [`poll`]: the events of their sockets.
 
 pub mod cli;
 pub mod client;
@@ -16,11 +18,15 @@ pub mod closed_loop;
 pub mod experiments;
 pub mod idle;
 pub mod link;
+pub mod load;
 pub mod matrix;
 pub mod plot;
+pub mod poll;
 pub mod proxy;
 pub mod run;
 pub mod server;
 pub mod show;
 
-pub use weir_testbed::{bed, cpu, error, interrupt, netns, process, program, sys, weir};
+pub use weir_testbed::{
+    bed, cpu, error, interrupt, needs, netns, process, program, sys, tomcat, weir,
+};

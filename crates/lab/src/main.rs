@@ -9,6 +9,7 @@ use weir_lab::error::Result;
 use weir_lab::experiments::demo;
 use weir_lab::interrupt;
 use weir_lab::link::command as link;
+use weir_lab::load::command as load;
 use weir_lab::server::one_packet;
 use weir_lab::server::pool;
 
@@ -58,6 +59,8 @@ enum Command {
     Demo(demo::Args),
     /// A command, or a load of its own, behind an emulated slow link with any queueing discipline; then what the link has counted
     Link(link::Args),
+    /// Open-loop HTTP load on a server of your own: who is served, refused, times out, with a picture. Needs no root
+    Load(load::Args),
     /// The built-in one-packet server, until Ctrl-C
     Serve(one_packet::Settings),
     /// The built-in pool of workers with a fixed service time, until Ctrl-C
@@ -100,6 +103,7 @@ fn run() -> Result<()> {
         Command::Tables { check, root } => cli::tables(&root, check),
         Command::Demo(args) => demo::run(&args),
         Command::Link(args) => link::run(&args),
+        Command::Load(args) => load::run(&args),
         Command::Pool(settings) => pool::serve(&settings),
         Command::Serve(settings) => one_packet::serve(settings),
     }

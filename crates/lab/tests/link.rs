@@ -84,7 +84,9 @@ fn a_wire_that_loses_packets_is_told_apart_from_a_queue_that_drops_them() {
     let share = down("lost") as f64 / down("sent_packets") as f64;
     // 0.03 / (1 - 0.3 + 0.03) of about 750 packets, within four standard deviations of runs of losses.
     assert!((0.01..0.09).contains(&share), "{share}");
-    assert_eq!(down("lost") + down("delivered"), down("sent_packets"));
+    // The link may end while an acknowledgement is under way.
+    let arrived_or_not = down("lost") + down("delivered") + down("on_the_wire");
+    assert_eq!(arrived_or_not, down("sent_packets"));
     assert_eq!(report["up"]["lost"], 0);
 }
 

@@ -19,7 +19,7 @@ use weir_lab::run::experiment::{self, Flags};
 use weir_lab::run::results::{Case, Results};
 use weir_lab::run::scheduler;
 use weir_lab::server::pool::Occupation;
-use weir_lab::server::{Program, Spec};
+use weir_lab::server::{ServerProgram, Spec};
 use weir_testbed::netns::Netns;
 use weir_testbed::{cpu, needs};
 
@@ -43,7 +43,7 @@ fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-fn open_loop(program: Program, backlog: u32) -> OpenLoop {
+fn open_loop(program: ServerProgram, backlog: u32) -> OpenLoop {
     let spec = Spec {
         program,
         port: 80,
@@ -87,7 +87,7 @@ fn assert_accounts_close(fate: &Fate) {
 fn every_client_below_saturation_is_served_over_both_families() {
     needs!(is_root(), "root");
     let _turn = turn();
-    let mut bed = open_loop(Program::BuiltIn { work_us: 0 }, 1024);
+    let mut bed = open_loop(ServerProgram::BuiltIn { work_us: 0 }, 1024);
     for ipv6 in [false, true] {
         let load = load(&bed, 500.0, ipv6);
         let fate = measure(&mut bed, &load, "default").run.tally.fate;
@@ -104,7 +104,7 @@ fn every_client_below_saturation_is_served_over_both_families() {
 fn close_rst_and_server_closes_first_are_served_too() {
     needs!(is_root(), "root");
     let _turn = turn();
-    let mut bed = open_loop(Program::BuiltIn { work_us: 0 }, 1024);
+    let mut bed = open_loop(ServerProgram::BuiltIn { work_us: 0 }, 1024);
     let base = load(&bed, 500.0, false);
     for (kind, server_closes_first) in [(Kind::CloseRst, false), (Kind::Rfc793, true)] {
         let load = Load {
@@ -125,7 +125,7 @@ fn close_rst_and_server_closes_first_are_served_too() {
 fn a_closed_port_refuses_rfc793_at_one_syn_and_win_emu_at_three() {
     needs!(is_root(), "root");
     let _turn = turn();
-    let mut bed = open_loop(Program::BuiltIn { work_us: 0 }, 16);
+    let mut bed = open_loop(ServerProgram::BuiltIn { work_us: 0 }, 16);
     // The server listens on port 80; nobody on 81.
     let target = (bed.bed.server_address(false), 81).into();
     let base = Load {
@@ -155,7 +155,7 @@ fn an_overloaded_plain_server_overflows_and_every_client_s_fate_is_known() {
     needs!(is_root(), "root");
     let _turn = turn();
     // 5 ms a request: 200 requests/s at most, on any machine.
-    let mut bed = open_loop(Program::BuiltIn { work_us: 5000 }, 8);
+    let mut bed = open_loop(ServerProgram::BuiltIn { work_us: 5000 }, 8);
     let load = load(&bed, 1000.0, false);
     let measured = measure(&mut bed, &load, "default");
     let fate = measured.run.tally.fate;
@@ -172,7 +172,7 @@ fn an_overloaded_plain_server_overflows_and_every_client_s_fate_is_known() {
 fn kernel_abort_resets_clients_and_is_undone_afterwards() {
     needs!(is_root(), "root");
     let _turn = turn();
-    let mut bed = open_loop(Program::BuiltIn { work_us: 5000 }, 8);
+    let mut bed = open_loop(ServerProgram::BuiltIn { work_us: 5000 }, 8);
     // So many at once that SYNs pass a queue which is full when their final ACKs come.
     let load = load(&bed, 20_000.0, false);
     let fate = measure(&mut bed, &load, "kernel-abort").run.tally.fate;
@@ -187,7 +187,7 @@ fn nginx_serves_from_the_helper_s_configuration() {
     needs!(is_root(), "root");
     let _turn = turn();
     needs!(Command::new("nginx").arg("-v").output().is_ok(), "nginx");
-    let mut bed = open_loop(Program::Nginx, 511);
+    let mut bed = open_loop(ServerProgram::Nginx, 511);
     let load = load(&bed, 200.0, false);
     let fate = measure(&mut bed, &load, "default").run.tally.fate;
     assert_eq!((fate.started, fate.served), (200, 200), "{fate:?}");
@@ -198,7 +198,7 @@ fn a_server_that_dies_is_reported_with_its_stderr() {
     needs!(is_root(), "root");
     let _turn = turn();
     let command = "echo no such luck >&2; exit 7".to_string();
-    let mut bed = open_loop(Program::Command(command), 1);
+    let mut bed = open_loop(ServerProgram::Command(command), 1);
     let load = load(&bed, 10.0, false);
     let error = bed.measure(&"default".parse().unwrap(), &load).unwrap_err();
     assert!(error.cause.contains("no such luck"), "{error}");
@@ -223,7 +223,7 @@ fn namespaces_are_gone_after_drop_and_after_a_panic() {
     assert!(!path.lock().unwrap().as_ref().unwrap().exists());
 }
 
-fn compare(server: Program, rate_per_s: f64) -> Results {
+fn compare(server: ServerProgram, rate_per_s: f64) -> Results {
     let args = crosscheck::Args {
         rates: vec![rate_per_s],
         seconds: 2.0,
@@ -251,7 +251,7 @@ fn httperf_and_the_generator_agree_below_and_above_saturation() {
         Command::new("httperf").arg("--version").output().is_ok(),
         "httperf"
     );
-    let below = compare(Program::BuiltIn { work_us: 0 }, 300.0);
+    let below = compare(ServerProgram::BuiltIn { work_us: 0 }, 300.0);
     assert_eq!(httperf(&below).median("other_errors"), 0.0, "{below:?}");
     for case in &below.cases {
         assert_eq!(
@@ -264,7 +264,7 @@ fn httperf_and_the_generator_agree_below_and_above_saturation() {
     // The server waits and does not compute: the two run one after the other, and on a shared host
     // the same computing gave 585 replies in one run and 1084 in another. Whether httperf kept to
     // its rate is not known: hence the median of several sound comparisons.
-    let waits = Program::Pool {
+    let waits = ServerProgram::Pool {
         workers: 1,
         service_us: 2500,
         occupation: Occupation::Wait,

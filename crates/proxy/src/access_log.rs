@@ -296,6 +296,13 @@ fn open(path: &str) -> io::Result<Box<dyn Write + Send>> {
     if path == STDERR {
         return Ok(Box::new(io::stderr()));
     }
+    // It would be written over.
+    if std::fs::metadata(path).is_ok_and(|there| there.file_type().is_block_device()) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is a block device, not a file",
+        ));
+    }
     // Opening a FIFO to write waits for a reader, which this thread may not.
     let open = |read| {
         let mut options = OpenOptions::new();

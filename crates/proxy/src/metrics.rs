@@ -87,6 +87,7 @@ counters! {
     BackendCounters {
         connects: "connections opened",
         connects_failed: "connections that could not be opened",
+        no_local_port: "of these, connections for which this machine had no local port or address left (source)",
         reused: "requests on a connection that was open already",
         failures: "replies that broke, were late or were no HTTP",
         client_closes_sent: "connections that ended with CLIENT_CLOSE (send_client_close)",
@@ -103,6 +104,7 @@ counters! {
     HealthCounters {
         checks: "health checks made",
         checks_failed: "health checks that failed",
+        checks_not_made: "health checks for which this machine had no local port, descriptor or memory: they say nothing of the backend",
         downs: "times that health checks took the backend out",
     }
 }

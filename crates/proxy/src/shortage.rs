@@ -1,7 +1,8 @@
-//! The process or the system is out of descriptors or memory: that is no fault of a client or a server, lasts for a
-//! while, and is said to the operator, though not each time.
+//! The process or the system is out of descriptors, memory or local ports: that is no fault of a client or a server, lasts
+//! for a while, and is said to the operator, though not each time.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
 static SAID: Mutex<Option<Instant>> = Mutex::new(None);
+static SAID_OF_PORTS: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// Whether an error says that the process or the system is out of something.
 pub fn is_behind(error: &io::Error) -> bool {
@@ -29,6 +31,22 @@ pub fn warn(what: &str, error: &io::Error) {
         tracing::warn!(
             "cannot {what}: {error}\nhint: raise the limit (LimitNOFILE= of the service, ulimit -n) or lower max_clients; \
              clients wait meanwhile"
+        );
+    }
+}
+
+/// Whether an error of connect(2) says that this machine has no local port left for the server, or no address that reaches it.
+pub fn is_of_ports(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+}
+
+/// Says that there is no local port for a connection to a server, once in ten seconds for the whole process.
+pub fn warn_of_ports(proxy: &str, server: SocketAddr, error: &io::Error) {
+    if is_due(&SAID_OF_PORTS, Instant::now()) {
+        tracing::warn!(
+            "proxy {proxy:?}: no local port or address is left for a connection to {server}: {error}\nhint: give the proxy more \
+             addresses in `source`, widen net.ipv4.ip_local_port_range, or set net.ipv4.tcp_tw_reuse = 1; `weir doctor` says what \
+             takes the ports, the counter no_local_port how often there was none"
         );
     }
 }

@@ -16,8 +16,9 @@ use weir_core::proxy::{Engine, OddFieldNames, Proxy, ProxyMode};
 use weir_proxy::Server;
 
 /// Around every limit at which bodies are moved differently.
-const SIZES: [usize; 12] = [
-    0, 1, 1000, 10_000, 33_000, 65_000, 65_536, 70_000, 128_000, 300_000, 1_000_000, 5_000_000,
+const SIZES: [usize; 15] = [
+    0, 1, 1000, 10_000, 32_768, 33_000, 33_792, 65_000, 65_536, 70_000, 98_304, 128_000, 300_000,
+    1_000_000, 5_000_000,
 ];
 
 #[test]
@@ -598,4 +599,152 @@ fn a_drain_closes_idle_connections_and_lets_requests_finish() {
     let totals = proxy.join().unwrap();
     assert_eq!(total(&totals, "requests"), 2);
     assert_eq!(total(&totals, "transfers_broken"), 0);
+}
+
+/// As `docker exec` asks for it.
+const UPGRADE: &str =
+    "POST /exec/x/start HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n";
+const SWITCHES: &str = "HTTP/1.1 101 X\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n";
+
+/// Sends back what comes, up to the end.
+fn echo(connection: &mut Connection) {
+    let mut bytes = [0; 1000];
+    while let Ok(n @ 1..) = connection.0.read(&mut bytes) {
+        connection.send(&bytes[..n]);
+    }
+}
+
+#[test]
+fn an_upgrade_with_a_body_has_its_tunnel_behind_the_body() {
+    for engine in ENGINES {
+        for size in [17, 70_000] {
+            let origin = Origin::serving(move |connection, request| {
+                assert_eq!(request.field("upgrade"), Some("tcp"));
+                assert!(request.body == pattern(size), "{engine:?} {size}");
+                connection.send(SWITCHES);
+                echo(connection);
+                false
+            });
+            let proxy = reverse(&origin, engine);
+            let sized = format!("Content-Length: {size}\r\n\r\n").into_bytes();
+            let in_chunks = "Transfer-Encoding: chunked\r\n\r\n".as_bytes();
+            for (framing, body) in [
+                (&sized[..], pattern(size)),
+                (in_chunks, chunked(&pattern(size), 5000)),
+            ] {
+                let mut client = connect(proxy.address());
+                client.send([UPGRADE.as_bytes(), framing, &body, b"first"].concat());
+                assert_eq!(client.reply(false).status(), 101);
+                client.send("second");
+                let mut echoed = [0; 11];
+                client.0.read_exact(&mut echoed).unwrap();
+                assert_eq!(&echoed, b"firstsecond");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_that_switches_before_it_has_the_body_gets_the_body_and_then_the_tunnel() {
+    let origin = Origin::at_head(|connection| {
+        connection.send(SWITCHES);
+        let mut bytes = [0; 9];
+        connection.0.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"hellotcp!");
+        connection.send("pong");
+    });
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect(proxy.address());
+    client.send(format!("{UPGRADE}Content-Length: 5\r\n\r\n"));
+    assert_eq!(client.reply(false).status(), 101);
+    client.send("hel");
+    client.send("lotcp!");
+    let mut answer = String::new();
+    client.0.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "pong");
+}
+
+#[test]
+fn a_client_that_leaves_in_the_body_of_an_upgrade_opens_no_tunnel() {
+    let (sender, ended) = std::sync::mpsc::channel();
+    let sender = Mutex::new(sender);
+    let origin = Origin::at_head(move |connection| {
+        connection.send(SWITCHES);
+        let mut bytes = Vec::new();
+        let end = connection.0.read_to_end(&mut bytes);
+        sender.lock().unwrap().send((bytes, end.is_err())).unwrap();
+    });
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect(proxy.address());
+    client.send(format!("{UPGRADE}Content-Length: 5\r\n\r\nhel"));
+    assert_eq!(client.reply(false).status(), 101);
+    client.0.get_ref().shutdown(Shutdown::Write).unwrap();
+    let (bytes, _) = ended.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(bytes, b"hel", "no end of the body is made up");
+    let end = client.0.read_to_end(&mut Vec::new());
+    assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(total(&common::end(proxy), "tunnels"), 0);
+}
+
+/// A server may take such a body for the next request: then the reply to it would be another client's.
+#[test]
+fn the_connection_of_an_upgrade_with_a_body_that_stays_http_carries_nothing_more() {
+    let origin = Origin::start();
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect(proxy.address());
+    for request in [
+        "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello".to_owned(),
+        "GET /length/5 HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
+            .to_owned(),
+        UPGRADE.replace("/exec/x/start", "/echo") + "Content-Length: 5\r\n\r\nhello",
+    ] {
+        assert_eq!(client.ask(&request).status(), 200);
+        assert_eq!(origin.connections(), 1);
+    }
+    assert_eq!(
+        client.get("/length/5").status(),
+        200,
+        "the client's goes on"
+    );
+    assert_eq!(origin.connections(), 2);
+}
+
+#[test]
+fn sizes_of_chunks_that_old_servers_fill_up_with_blanks_reach_clients_of_both_versions() {
+    let padded = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2   \r\nok\r\n0   \r\n\r\n";
+    let (origin, _) = Origin::replying(padded);
+    let proxy = reverse(&origin, Engine::Auto);
+    let mut client = connect(proxy.address());
+    assert_eq!(client.get("/").body, b"ok");
+    assert_eq!(client.get("/").body, b"ok", "its end was found");
+    assert_eq!(origin.connections(), 1);
+    let mut old = connect(proxy.address());
+    assert_eq!(old.ask("GET / HTTP/1.0\r\n\r\n").body, b"ok");
+    let request = "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n2   \r\nok\r\n0\r\n\r\n";
+    assert_eq!(client.ask(request).status(), 400, "a client is not old");
+}
+
+#[test]
+fn who_speaks_http2_or_tls_to_the_proxy_is_told_so() {
+    let origin = Origin::start();
+    let proxy = reverse(&origin, Engine::Auto);
+    for (bytes, status, word) in [
+        (
+            &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+            505,
+            "this is HTTP/2",
+        ),
+        (
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            400,
+            "this is TLS",
+        ),
+    ] {
+        let mut client = connect(proxy.address());
+        client.send(bytes);
+        let reply = client.reply(false);
+        assert_eq!(reply.status(), status);
+        let why = reply.field("proxy-status").unwrap();
+        assert!(why.contains(word), "{why}");
+    }
 }

@@ -1,10 +1,10 @@
-//! How many packets a reply takes. On a link between containers the proxy's CPU does all the work that each causes.
+//! How many packets a reply takes, and what moves it. On a link between containers the proxy's CPU does all the work that each causes.
 
 mod common;
 
 use std::process::Command;
 
-use common::{Origin, connect, pattern, reverse};
+use common::{Origin, connect, end, pattern, reverse, total};
 use weir_core::proxy::Engine;
 use weir_testbed::needs;
 use weir_testbed::netns::run_in_new;
@@ -59,6 +59,32 @@ fn what_came_with_the_head_goes_on_in_as_few_packets_as_copied() {
             auto < copy + 0.3,
             "{bytes} bytes: {auto} packets, {copy} copied"
         );
+    }
+}
+
+/// A receive that takes a head alone takes some bytes of the body with it, so a body of just the length from which on bodies are
+/// spliced has less than that to come.
+#[test]
+fn auto_splices_all_but_the_end_of_bodies_of_33_kib_and_more_and_nothing_of_shorter_ones() {
+    const KIB: u64 = 1024;
+    const TAKEN_AND_REST: u64 = (1 + 16) * KIB;
+    for body in [1, 10, 20, 31, 33, 48, 64, 96, 97, 128].map(|kib| kib * KIB) {
+        let origin = Origin::start();
+        let proxy = reverse(&origin, Engine::Auto);
+        let mut client = connect(proxy.address());
+        let path = format!("/length/{body}");
+        for _ in 0..=REPLIES {
+            assert_eq!(client.get(&path).body.len() as u64, body);
+        }
+        let spliced = total(&end(proxy), "bytes_spliced");
+        // The first reply tells how long the others are.
+        match body >= 33 * KIB {
+            true => assert!(
+                spliced >= (body - TAKEN_AND_REST) * u64::from(REPLIES),
+                "{body}"
+            ),
+            false => assert_eq!(spliced, 0, "{body}"),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A connection: two ends, each with a sender and a receiver, and what is asked of them.
 
-use weir_core::aqm::Ecn;
-use weir_core::aqm::control::{FIN, SYN};
+use crate::aqm::Ecn;
+use crate::aqm::control::{FIN, SYN};
 
 use crate::outcome::Record;
 use crate::segment::{MSS, Segment, Side};

@@ -1,6 +1,6 @@
 //! TCP connections through a bottleneck link, as a discrete-event simulation.
 //!
-//! The queues are those of [`weir_core::aqm`], the same code that the emulated link runs. Around them are a virtual
+//! The queues are in [`aqm`], the same code that the emulated link runs. Around them are a virtual
 //! clock ([`clock`]), two links with rate, delay and loss ([`link`]), TCP ends ([`tcp`], [`connection`]) and traffic
 //! ([`traffic`]). [`world`] joins them, [`outcome`] is what a run leaves. Everything random comes from seeds: one seed
 //! gives one course, and the arrivals of a seed are the same for every discipline.
@@ -15,6 +15,7 @@
 //! - Receive windows never limit, ports are never reused, and TIME-WAIT has no effect.
 //! - Hosts take no time. Between the ends there is nothing but the two links.
 
+pub mod aqm;
 pub mod clock;
 pub mod connection;
 pub mod link;

@@ -1,8 +1,7 @@
 //! A link: a queue, a rate, a delay, and loss on the wire.
 
-use weir_core::aqm::control::SYN;
-use weir_core::aqm::queue::Count;
-use weir_core::aqm::{AnyQueue, Aqm, Cause, Discipline, Hooks, Packet, Setup, Stats};
+use crate::aqm::control::SYN;
+use crate::aqm::{AnyQueue, Aqm, Cause, Count, Discipline, Hooks, Packet, Setup, Stats};
 
 use crate::segment::Segment;
 
@@ -117,7 +116,7 @@ impl<P: Packet, H: Hooks<P>> Link<P, H> {
     /// An idle one. `hooks` have what the queue drops; which packets the wire loses comes from the seed.
     pub fn new(spec: LinkSpec, hooks: H, seed: u64) -> Link<P, H> {
         Link {
-            queue: spec.setup.build(spec.discipline),
+            queue: AnyQueue::new(&spec.setup, spec.discipline),
             spec,
             hooks,
             wire: Wire::new(spec.loss, seed),
@@ -173,8 +172,8 @@ impl<P: Packet, H: Hooks<P>> Link<P, H> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::aqm::Ecn;
     use crate::segment::{SACK_BLOCKS, Side};
-    use weir_core::aqm::Ecn;
 
     fn link(passes_at_once: bool) -> Link<Segment, Drops> {
         let spec = LinkSpec {

@@ -1,6 +1,6 @@
 //! What a run leaves.
 
-use weir_core::aqm::Stats;
+use crate::aqm::Stats;
 
 /// What became of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,7 +1,7 @@
 //! TCP segments as the simulation has them.
 
-use weir_core::aqm::control::{FIN, SYN, control_of};
-use weir_core::aqm::{Control, Ecn, Packet};
+use crate::aqm::control::{FIN, SYN, control_of};
+use crate::aqm::{Control, Ecn, Packet};
 
 /// Payload of a full segment, bytes: 1500 less IP, TCP and its timestamps.
 pub const MSS: u16 = 1448;

@@ -1,7 +1,7 @@
 //! Two links, and the connections that share them.
 
-use weir_core::aqm::Ecn;
-use weir_core::aqm::control::SYN;
+use crate::aqm::Ecn;
+use crate::aqm::control::SYN;
 
 use crate::clock::Clock;
 use crate::connection::{Connection, Sends, TcpSpec};
@@ -240,12 +240,12 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::aqm::{Discipline, Setup};
     use crate::connection::{Job, Spec};
     use crate::link::Loss;
     use crate::outcome::Record;
     use crate::tcp::Algorithm;
     use crate::traffic::{Kind, LONG};
-    use weir_core::aqm::{Discipline, Setup};
 
     const MS: u64 = 1_000_000;
 

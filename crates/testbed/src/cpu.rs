@@ -79,6 +79,8 @@ pub fn mask(cpu: usize) -> String {
 pub struct Ticks {
     /// Programs (user, nice and system time) on the CPU.
     programs: u64,
+    /// Time in which the machine's host had the CPU do something else (steal).
+    stolen: u64,
     /// Everything on the CPU, idle time included.
     all: u64,
     /// The session's programs, wherever they ran.
@@ -91,17 +93,20 @@ impl Ticks {
         let columns = columns(cpu)?;
         Ok(Ticks {
             programs: columns.iter().take(3).sum(),
+            stolen: columns.get(7).copied().unwrap_or(0),
             all: columns.iter().sum(),
             session: session_ticks(session)?,
         })
     }
 
-    /// The share of the CPU's time since `earlier` that went to programs outside the session.
+    /// The share of the CPU's time since `earlier` that went to programs outside the session, or that the machine's host
+    /// kept.
     pub fn taken_by_others_since(&self, earlier: &Ticks) -> f64 {
         let programs = self.programs.saturating_sub(earlier.programs);
         let session = self.session.saturating_sub(earlier.session);
+        let stolen = self.stolen.saturating_sub(earlier.stolen);
         let all = self.all.saturating_sub(earlier.all).max(1);
-        programs.saturating_sub(session) as f64 / all as f64
+        (programs.saturating_sub(session) + stolen) as f64 / all as f64
     }
 }
 
@@ -196,17 +201,19 @@ mod tests {
     }
 
     #[test]
-    fn only_programs_outside_the_session_are_others() {
+    fn programs_outside_the_session_and_the_host_are_others() {
         let before = Ticks {
             programs: 100,
+            stolen: 7,
             all: 1000,
             session: 50,
         };
         let after = Ticks {
             programs: 180,
+            stolen: 13,
             all: 1200,
             session: 120,
         };
-        assert_eq!(after.taken_by_others_since(&before), 10.0 / 200.0);
+        assert_eq!(after.taken_by_others_since(&before), 16.0 / 200.0);
     }
 }

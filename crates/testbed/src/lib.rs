@@ -9,9 +9,12 @@
 //! - [`raw`]: hosts made of frames, for what no socket sends;
 //! - [`program`]: the project's own programs, and one that runs in the background;
 //! - [`weir`], [`proxy`]: a `weir run` and a `weir proxy`, with what they need;
+//! - [`tomcat`]: Debian's Tomcat in a folder of the test's own;
 //! - [`pages`]: the Markdown pages of the repository, and what is in them;
 //! - [`tcp_table`]: the TCP sockets of a namespace;
 //! - [`process`], [`cpu`]: what processes and CPUs hold and use, by /proc;
+//! - [`stranger`]: BPF programs of somebody else on an interface;
+//! - [`cgroup`]: a control group with processes of a test;
 //! - [`seed`]: the seed of a test with random input;
 //! - [`needs`]: what a test needs of the machine, and how it skips;
 //! - [`wait`]: waiting for conditions;
@@ -19,6 +22,7 @@
 //! - [`error`]: one error for all of it, with what failed on which object.
 
 pub mod bed;
+pub mod cgroup;
 pub mod closing;
 pub mod cpu;
 pub mod duplicates;
@@ -33,7 +37,9 @@ pub mod proxy;
 pub mod raw;
 pub mod seed;
 pub mod sockets;
+pub mod stranger;
 pub mod sys;
 pub mod tcp_table;
+pub mod tomcat;
 pub mod wait;
 pub mod weir;

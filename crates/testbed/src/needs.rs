@@ -66,6 +66,28 @@ pub fn mechanism<E: Display>(trial: Result<(), E>) -> bool {
     trial.map_err(skip).is_ok()
 }
 
+/// The skip of a test for what this machine has not: `scripts/test-one` knows it by its first words, and does not
+/// count it as a failure.
+pub fn lacking(option: impl Display) {
+    skip(format_args!("kernel without {option}"));
+}
+
+/// Runs an `ip` command that needs this option of the kernel; false where it lacks it, and says so.
+///
+/// # Panics
+/// The command fails for another reason.
+pub fn kernel_can(netns: &Netns, option: &str, command: &str) -> bool {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let Err(error) = netns.ip(&words) else {
+        return true;
+    };
+    let error = error.to_string();
+    let lacks = ["Unknown device type", "not supported"];
+    assert!(lacks.iter().any(|l| error.contains(l)), "{error}");
+    lacking(option);
+    false
+}
+
 /// A network namespace for one test; `None` without root, and says so.
 ///
 /// # Panics

@@ -60,7 +60,8 @@ impl Page {
         Ok(Page::parse(path.into(), &text))
     }
 
-    fn parse(path: PathBuf, text: &str) -> Page {
+    /// Reads the text of a page with this path.
+    pub fn parse(path: PathBuf, text: &str) -> Page {
         let mut page = Page {
             path,
             blocks: Vec::new(),

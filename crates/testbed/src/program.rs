@@ -1,4 +1,4 @@
-//! The project's own programs: where they are, and one that runs beside the experiment.
+//! Programs: where the project's own are, and Debian's with a version in their path; one that runs beside the experiment.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -157,6 +157,20 @@ pub fn find(name: &str) -> Result<PathBuf> {
     }
     all_found.insert(name.to_owned(), found.clone());
     Ok(found)
+}
+
+/// The newest of the programs in a folder that have their version in their path; `is_it` gives the program of an entry.
+pub fn versioned(folder: &str, is_it: impl Fn(&Path) -> Option<PathBuf>) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| is_it(&entry.path())).max()
+}
+
+/// Debian's PHP-FPM.
+pub fn php_fpm() -> Option<PathBuf> {
+    versioned("/usr/sbin", |path| {
+        let name = path.file_name()?.to_str()?;
+        name.starts_with("php-fpm").then(|| path.to_owned())
+    })
 }
 
 fn beside_this_program(name: &str) -> Result<Option<PathBuf>> {

@@ -366,6 +366,10 @@ fn tcp_header(peer: Peer, segment: &Segment) -> TcpHeader {
     if let Some((own, echo)) = segment.stamps {
         options.extend([Noop, Noop, Timestamp(own, echo)]);
     }
+    if segment.syn && !segment.options.is_empty() {
+        // Else the padding would end the options here.
+        options.extend([Noop, Noop]);
+    }
     tcp.set_options(&options).unwrap();
     if !segment.options.is_empty() {
         let all = [tcp.options.as_slice(), &segment.options].concat();

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::libc;
@@ -234,10 +234,156 @@ pub fn set_ip_option(socket: &impl AsRawFd, option: IpOption, value: u32) -> Res
     Errno::result(answer).map(drop)
 }
 
+/// What a classic BPF program of a socket is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Classic {
+    /// How many bytes of a packet the socket gets (SO_ATTACH_FILTER); 0 drops it.
+    Filter = libc::SO_ATTACH_FILTER,
+    /// Which socket of its SO_REUSEPORT group gets a connection, counted from 0 (SO_ATTACH_REUSEPORT_CBPF).
+    Steer = libc::SO_ATTACH_REUSEPORT_CBPF,
+}
+
+/// Gives a socket a classic BPF program that returns this for every packet.
+pub fn attach_classic(socket: &impl AsRawFd, what: Classic, value: u32) -> Result<(), Errno> {
+    const BPF_RET_K: u16 = 6;
+    let mut program = [libc::sock_filter {
+        code: BPF_RET_K,
+        jt: 0,
+        jf: 0,
+        k: value,
+    }];
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: the kernel reads the structure and the program that it names; both outlive the call.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            what as libc::c_int,
+            (&raw const filter).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    Errno::result(answer).map(drop)
+}
+
 fn name(device: &str) -> [libc::c_char; libc::IFNAMSIZ] {
     let mut name = [0; libc::IFNAMSIZ];
     for (to, from) in name.iter_mut().zip(device.bytes().take(libc::IFNAMSIZ - 1)) {
         *to = from as libc::c_char;
     }
     name
+}
+
+/// bpf(2): loads a program that does nothing but return `value`. `kind` and `flags` are the BPF_PROG_TYPE_… and BPF_F_… of
+/// linux/bpf.h; a name has at most 15 characters.
+pub fn load_constant(name: &str, kind: u32, value: i32, flags: u32) -> Result<OwnedFd, Errno> {
+    const BPF_PROG_LOAD: libc::c_int = 5;
+    // mov64 r0, value; exit
+    let program: [u64; 2] = [0xb7 | u64::from(value as u32) << 32, 0x95];
+    let license = c"GPL";
+    /// The beginning of union bpf_attr for this command.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Load {
+        kind: u32,
+        instructions: u32,
+        program: u64,
+        license: u64,
+        log: [u32; 4],
+        kernel_version: u32,
+        flags: u32,
+        name: [u8; 16],
+    }
+    let mut load = Load {
+        kind,
+        instructions: program.len() as u32,
+        program: program.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        flags,
+        ..Load::default()
+    };
+    for (to, from) in load.name[..15].iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    bpf(BPF_PROG_LOAD, &load)
+}
+
+/// bpf(2): attaches a program to an interface of this thread's network namespace, or to the cgroup with this descriptor
+/// (BPF_LINK_CREATE). `hook` is a BPF_… of
+/// `enum bpf_attach_type`, `flags` those of the hook.
+pub fn attach_program(
+    program: &OwnedFd,
+    index: u32,
+    hook: u32,
+    flags: u32,
+) -> Result<OwnedFd, Errno> {
+    const BPF_LINK_CREATE: libc::c_int = 28;
+    let link: [u32; 8] = [program.as_raw_fd() as u32, index, hook, flags, 0, 0, 0, 0];
+    bpf(BPF_LINK_CREATE, &link)
+}
+
+/// bpf(2): puts another program in the place of the one that a link holds (BPF_LINK_UPDATE).
+pub fn update_link(link: &OwnedFd, program: &OwnedFd) -> Result<(), Errno> {
+    const BPF_LINK_UPDATE: libc::c_int = 29;
+    let update: [u32; 4] = [link.as_raw_fd() as u32, program.as_raw_fd() as u32, 0, 0];
+    bpf_call(BPF_LINK_UPDATE, &update).map(drop)
+}
+
+fn bpf<T>(command: libc::c_int, attributes: &T) -> Result<OwnedFd, Errno> {
+    let fd = bpf_call(command, attributes)?;
+    // SAFETY: the call returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn bpf_call<T>(command: libc::c_int, attributes: &T) -> Result<libc::c_int, Errno> {
+    let at = std::ptr::from_ref(attributes);
+    // SAFETY: the kernel reads as many bytes as the attributes have; what they point to outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, at, size_of::<T>()) };
+    Errno::result(result).map(|value| value as libc::c_int)
+}
+
+/// A number among a socket's options of TCP (tcp(7), `TCP_…`), which may be set before.
+///
+/// # Errors
+/// The kernel's: it has no such option, or does not take that value.
+pub fn tcp_option(
+    socket: &impl AsRawFd,
+    option: libc::c_int,
+    set: Option<i32>,
+) -> Result<i32, Errno> {
+    let fd = socket.as_raw_fd();
+    let mut value = set.unwrap_or(0);
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    let at: *mut libc::c_void = (&raw mut value).cast();
+    // SAFETY: the value is writable, and length says how long it is.
+    let result = unsafe {
+        match set {
+            Some(_) => libc::setsockopt(fd, libc::SOL_TCP, option, at, length),
+            None => libc::getsockopt(fd, libc::SOL_TCP, option, at, &mut length),
+        }
+    };
+    Errno::result(result).map(|_| value)
+}
+
+/// The next sequence numbers of a TCP socket's own end and of the other one, without a word to that (tcp(7),
+/// TCP_REPAIR). Needs root.
+///
+/// # Panics
+/// The kernel does not give them.
+pub fn next_numbers(socket: &impl AsRawFd) -> (u32, u32) {
+    const OFF_WITHOUT_PROBE: i32 = -1;
+    const RECEIVED: i32 = 1;
+    const SENT: i32 = 2;
+    let option = |option, set| tcp_option(socket, option, set).expect("TCP_REPAIR") as u32;
+    option(libc::TCP_REPAIR, Some(1));
+    let [received, sent] = [RECEIVED, SENT].map(|queue| {
+        option(libc::TCP_REPAIR_QUEUE, Some(queue));
+        option(libc::TCP_QUEUE_SEQ, None)
+    });
+    option(libc::TCP_REPAIR, Some(OFF_WITHOUT_PROBE));
+    (sent, received)
 }

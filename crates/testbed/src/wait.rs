@@ -1,5 +1,6 @@
 //! Waiting for conditions, never for time.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longer than any condition takes on a busy machine: a test that waits so long has failed.
@@ -34,6 +35,16 @@ pub fn try_until<T>(patience: Duration, mut answer: impl FnMut() -> Option<T>) -
         }
     }
     None
+}
+
+/// Sets a flag when it goes, so that a test that fails ends its threads.
+#[derive(Debug)]
+pub struct Stops<'a>(pub &'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

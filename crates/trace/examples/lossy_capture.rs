@@ -142,6 +142,7 @@ fn frame(from: usize, [flags, seq, ack, payload]: [u32; 4], number: u32) -> (Vec
         seq,
         ack,
         flags: flags as u8,
+        window: u16::MAX,
         payload: 0,
     });
     let total_len = 40 + payload as u16;

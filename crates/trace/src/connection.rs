@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use weir_wire::{Endpoint, Segment, flag};
 
-use crate::direction::{Direction, Seen, had};
+use crate::direction::{Context, Direction, Seen, had};
 use crate::sent::{DELAY_MAX_NS, Sent};
 use crate::time::Tick;
 
@@ -46,6 +46,8 @@ mod is {
     pub const RESET: u8 = 1 << 2;
     /// The round-trip time is known.
     pub const TIMED: u8 = 1 << 3;
+    /// The first end has closed its window; the next bit is for the second one.
+    pub const CLOSED_BY_FIRST: u8 = 1 << 4;
 }
 
 /// State and counts of one connection. A million of them is what most of the memory is for.
@@ -65,6 +67,17 @@ pub(crate) struct Connection {
 
 const LAST_SHIFT: u32 = 27;
 const SILENCE_MAX: u32 = (DELAY_MAX_NS >> LAST_SHIFT) as u32 + 1;
+
+/// What an end did with what the other one had sent it to open the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It has answered the first SYN, so many nanoseconds after it.
+    Given(u64),
+    /// The SYN comes again, because the first one got no answer.
+    NotGiven,
+    /// The SYN/ACK comes again, although the final ACK was there.
+    Unheeded,
+}
 
 /// What a SYN or SYN/ACK means to a connection between the same ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,10 +113,9 @@ impl Connection {
     pub fn syn_means(&self, from: usize, segment: &Segment) -> SynMeans {
         let (own, other) = (&self.directions[from], &self.directions[1 - from]);
         if segment.has(flag::ACK) {
-            let answers = segment.ack.wrapping_sub(1);
             let knows = other.had & (had::SYN | had::ANSWERED_SYN) != 0;
             return match own.has(had::SYN) {
-                _ if knows && answers != other.syn_seq => SynMeans::Another,
+                _ if knows && !other.is_answered_by(segment.ack) => SynMeans::Another,
                 true => SynMeans::Again,
                 false => SynMeans::First,
             };
@@ -115,21 +127,50 @@ impl Connection {
             };
         }
         // Behind the answer to it, where packets are out of order; or both ends open at once.
-        let is_late = own.has(had::ANSWERED_SYN) && segment.seq == own.syn_seq;
-        let opens_too = own.packets == 0 && !other.has(had::DATA) && self.bits & is::RESET == 0;
+        let is_late =
+            own.has(had::ANSWERED_SYN) && own.syn_seq.wrapping_sub(segment.seq) <= segment.payload;
+        let has_only_opened = other.packets == u32::from(other.syns);
+        let opens_too = own.packets == 0 && has_only_opened && self.bits & is::RESET == 0;
         match is_late || opens_too && !own.has(had::ANSWERED_SYN) {
             true => SynMeans::First,
             false => SynMeans::Another,
         }
     }
 
+    /// What a SYN or SYN/ACK that belongs to the connection tells of the server; it is not noted yet.
+    pub fn answer(&self, from: usize, means: SynMeans, at_ns: u64) -> Option<Answer> {
+        let (own, other) = (&self.directions[from], &self.directions[1 - from]);
+        let by_opener = from == self.opener();
+        match means {
+            SynMeans::First if !by_opener && other.has(had::SYN) && other.syn_rtx == 0 => {
+                Some(Answer::Given(other.syn_at.age_ns(Tick::of(at_ns))))
+            }
+            SynMeans::Again if by_opener && !other.has(had::SYN) && self.bits & is::RESET == 0 => {
+                Some(Answer::NotGiven)
+            }
+            SynMeans::Again
+                if !by_opener && self.bits & is::ESTABLISHED != 0 && !own.has(had::DATA) =>
+            {
+                Some(Answer::Unheeded)
+            }
+            _ => None,
+        }
+    }
+
     /// A SYN or SYN/ACK that belongs to the connection.
-    pub fn syn(&mut self, from: usize, segment: &Segment, means: SynMeans, at_ns: u64) {
+    pub fn syn(&mut self, from: usize, segment: &Segment, means: SynMeans, at_ns: u64) -> Seen {
         self.touch(at_ns);
         let now = Tick::of(at_ns);
-        match means {
-            SynMeans::Again => self.directions[from].syn_again(segment, now),
-            _ => self.directions[from].first_syn(segment, now),
+        let direction = &mut self.directions[from];
+        let seen = match means {
+            SynMeans::Again => direction.syn_again(segment, now),
+            _ => {
+                direction.first_syn(segment, now);
+                Seen::New
+            }
+        };
+        if segment.payload > 0 {
+            direction.syn_data(segment);
         }
         if from == self.opener() {
             self.rtt = now;
@@ -142,12 +183,7 @@ impl Connection {
                 other.had |= had::ANSWERED_SYN;
             }
         }
-        if segment.payload > 0 {
-            // TCP Fast Open (RFC 7413).
-            let direction = &mut self.directions[from];
-            direction.had |= had::DATA;
-            direction.next = segment.seq.wrapping_add(segment.sequence_len());
-        }
+        seen
     }
 
     /// Any other packet by the end `from`. `may_remember`: memory for what is sent may be taken.
@@ -164,15 +200,53 @@ impl Connection {
         if segment.has(flag::RST) {
             self.bits |= is::RESET;
         }
-        if self.sent.is_none() && may_remember && segment.sequence_len() > 0 {
+        let to_remember = segment.sequence_len() > 0 || self.directions[from].lacks(segment.seq);
+        if self.sent.is_none() && may_remember && to_remember {
             self.sent = Some(Box::default());
         }
-        let sent = self.sent.as_mut().map(|sent| &mut sent[from]);
-        let rtt_ns = match self.bits & is::TIMED {
-            0 => 0,
-            _ => Tick(0).age_ns(self.rtt),
+        let closed_by = |end: usize| is::CLOSED_BY_FIRST << end;
+        let context = Context {
+            now,
+            rtt_ns: match self.bits & is::TIMED {
+                0 => 0,
+                _ => Tick(0).age_ns(self.rtt),
+            },
+            is_closed: self.bits & closed_by(1 - from) != 0,
         };
-        self.directions[from].segment(segment, now, rtt_ns, sent)
+        let sent = self.sent.as_mut().map(|sent| &mut sent[from]);
+        let seen = self.directions[from].segment(segment, context, sent);
+        if segment.has(flag::ACK) && !segment.has(flag::RST) && seen != Seen::Stray {
+            match segment.window {
+                0 => self.bits |= closed_by(from),
+                _ => self.bits &= !closed_by(from),
+            }
+        }
+        seen
+    }
+
+    /// Whether a segment by the end `from` acknowledges what was not seen of the other end: the capture has lost it.
+    pub fn acknowledges_unseen(
+        &mut self,
+        from: usize,
+        segment: &Segment,
+        at_ns: u64,
+        may_remember: bool,
+    ) -> bool {
+        let other = 1 - from;
+        let is_sound = segment.has(flag::ACK)
+            && !segment.has(flag::RST)
+            && self.directions[from].has(had::NEXT);
+        if !is_sound || !self.directions[other].lacks(segment.ack) {
+            return false;
+        }
+        if self.sent.is_none() && may_remember {
+            self.sent = Some(Box::default());
+        }
+        // Without memory for the hole, what fills it would be taken for sent again.
+        if let Some(sent) = &mut self.sent {
+            self.directions[other].skip_to(segment.ack, Tick::of(at_ns), &mut sent[other]);
+        }
+        true
     }
 
     /// Notes the final ACK of the handshake, and the round-trip time: from the last SYN on, as Wireshark has it. Where the

@@ -12,7 +12,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use serde::Serialize;
 use weir_wire::{Frame, Packet, Segment, flag};
 
-use crate::connection::{Connection, Ends, SynMeans};
+use crate::connection::{Answer, Connection, Ends, SynMeans};
 use crate::direction::Seen;
 use crate::figures::{Figures, Name};
 use crate::hosts::Hosts;
@@ -59,12 +59,30 @@ pub struct Counts {
     pub cut: u64,
     /// Packets whose lengths contradict each other.
     pub malformed: u64,
+    /// TCP segments that the capture had before, from another interface or from a mirror port.
+    pub copies: u64,
+    /// Packets of links of a kind that weir does not read.
+    pub unknown_link: u64,
+    /// Blocks of pcapng of a kind that weir does not know. They are no packets.
+    pub unknown_blocks: u64,
     /// Segments that came late, but too soon to have been sent again.
     pub out_of_order: u64,
-    /// Segments that only ask whether the other end is there.
+    /// Segments that only ask whether the other end is there, or whether it takes data again.
     pub keep_alives: u64,
+    /// Acknowledgements of data that are not in the capture.
+    pub acks_of_unseen: u64,
+    /// Segments that were sent again within 1 ms, which hardly any sender does.
+    pub rtx_at_once: u64,
     /// Segments far from all that their connection has sent.
     pub stray: u64,
+    /// Connections whose first SYN was answered.
+    pub syns_answered: u64,
+    /// Of these, those where the answer came within 1 ms: the capture is at the server, or near it.
+    pub syns_answered_at_once: u64,
+    /// SYNs that came again, because no SYN/ACK to the first one is in the capture.
+    pub syns_unanswered: u64,
+    /// SYN/ACKs that came again, although the final ACK was there: the server had no room for the connection.
+    pub final_acks_unheeded: u64,
     /// Connections: of all packets of a 4-tuple, those from one SYN to the next new one.
     pub connections: u64,
     /// Connections judged before the end of the capture, to make room.
@@ -73,6 +91,33 @@ pub struct Counts {
     pub judged_open: u64,
     /// Hosts whose connections the SYN-flood filter no longer knows, to make room.
     pub hosts_forgotten: u64,
+}
+
+/// What comes after less comes from a machine nearby, ns. A retransmission that does is mostly a copy that was not recognised: no
+/// sender knows of a loss so soon, but for those of one data centre.
+const AT_ONCE_NS: u64 = 1_000_000;
+
+impl Counts {
+    fn note_answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::Given(after_ns) => {
+                self.syns_answered += 1;
+                self.syns_answered_at_once += u64::from(after_ns < AT_ONCE_NS);
+            }
+            Answer::NotGiven => self.syns_unanswered += 1,
+            Answer::Unheeded => self.final_acks_unheeded += 1,
+        }
+    }
+
+    fn note(&mut self, seen: Seen) {
+        match seen {
+            Seen::Again(Some(age_ns)) if age_ns < AT_ONCE_NS => self.rtx_at_once += 1,
+            Seen::New | Seen::Again(_) => {}
+            Seen::OutOfOrder => self.out_of_order += 1,
+            Seen::Probe => self.keep_alives += 1,
+            Seen::Stray => self.stray += 1,
+        }
+    }
 }
 
 /// What the SYN-flood filter did.
@@ -173,6 +218,10 @@ impl Tracker {
 
     /// The next packet.
     pub fn packet(&mut self, packet: &Packet) {
+        if packet.frame == Frame::UnknownBlock {
+            self.counts.unknown_blocks += 1;
+            return;
+        }
         self.counts.packets += 1;
         self.first_ns = Some(
             self.first_ns
@@ -185,6 +234,10 @@ impl Tracker {
             Frame::Fragment => self.counts.fragments += 1,
             Frame::Cut => self.counts.cut += 1,
             Frame::Malformed => self.counts.malformed += 1,
+            Frame::Copy => self.counts.copies += 1,
+            Frame::UnknownLink => self.counts.unknown_link += 1,
+            // Returned above.
+            Frame::UnknownBlock => {}
         }
     }
 
@@ -201,12 +254,12 @@ impl Tracker {
         let may_remember = self.memory.short_for == 0;
         let connection = &mut self.connections[at];
         let before = connection.held_bytes();
-        match connection.segment(from, segment, at_ns, may_remember) {
-            Seen::New | Seen::Again => {}
-            Seen::OutOfOrder => self.counts.out_of_order += 1,
-            Seen::KeepAlive => self.counts.keep_alives += 1,
-            Seen::Stray => self.counts.stray += 1,
+        let seen = connection.segment(from, segment, at_ns, may_remember);
+        if seen != Seen::Stray && connection.acknowledges_unseen(from, segment, at_ns, may_remember)
+        {
+            self.counts.acks_of_unseen += 1;
         }
+        self.counts.note(seen);
         self.memory.held = (self.memory.held + connection.held_bytes()).saturating_sub(before);
         self.watch_memory(at_ns);
     }
@@ -216,7 +269,11 @@ impl Tracker {
             let connection = &mut self.connections[at];
             let means = connection.syn_means(from, segment);
             if means != SynMeans::Another {
-                return connection.syn(from, segment, means, at_ns);
+                if let Some(answer) = connection.answer(from, means, at_ns) {
+                    self.counts.note_answer(answer);
+                }
+                let seen = connection.syn(from, segment, means, at_ns);
+                return self.counts.note(seen);
             }
         }
         if self.connections.len() >= self.options.connections_max {

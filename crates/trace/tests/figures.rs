@@ -39,6 +39,7 @@ fn packets(client: Endpoint, server: Endpoint, rows: &[Row]) -> Vec<Packet> {
             seq: first.wrapping_add(seq),
             ack: other.wrapping_add(1),
             flags,
+            window: u16::MAX,
             payload,
         };
         Packet {

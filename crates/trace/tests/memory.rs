@@ -56,6 +56,7 @@ fn packets(number: u32) -> impl Iterator<Item = Packet> {
                     seq,
                     ack: 1,
                     flags,
+                    window: u16::MAX,
                     payload,
                 }),
             }

@@ -53,6 +53,7 @@ fn frames() -> Vec<(u64, bool, Vec<u8>)> {
                 seq,
                 ack: 1,
                 flags,
+                window: u16::MAX,
                 payload,
             };
             let at_ns = START_NS + (ms + u64::from(number) * 7) * MS;

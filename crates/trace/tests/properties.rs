@@ -30,9 +30,21 @@ fn segment(random: &mut fastrand::Rng) -> Segment {
             3 => random.u8(..),
             _ => flag::ACK,
         },
+        window: [0, 1000][random.usize(..2)],
         payload: [0, 0, 1, 100, 1448, u32::MAX / 2][random.usize(..6)],
     }
 }
+
+/// What is no segment.
+const OTHERS: [Frame; 7] = [
+    Frame::Other,
+    Frame::Fragment,
+    Frame::Cut,
+    Frame::Malformed,
+    Frame::Copy,
+    Frame::UnknownLink,
+    Frame::UnknownBlock,
+];
 
 fn packets(random: &mut fastrand::Rng, count: usize) -> Vec<Packet> {
     let mut at_ns = 1_700_000_000 * NS_PER_S;
@@ -44,7 +56,7 @@ fn packets(random: &mut fastrand::Rng, count: usize) -> Vec<Packet> {
             _ => at_ns + random.u64(0..NS_PER_S / 10),
         };
         let frame = match random.u8(0..30) {
-            0 => [Frame::Other, Frame::Fragment, Frame::Cut, Frame::Malformed][random.usize(..4)],
+            0 => OTHERS[random.usize(..OTHERS.len())],
             _ => Frame::Tcp(segment(random)),
         };
         Packet { at_ns, frame }
@@ -60,9 +72,10 @@ fn track(options: Options, packets: &[Packet]) -> Report {
 
 fn is_sound(report: &Report) {
     let counts = &report.counts;
+    let others = counts.other + counts.fragments + counts.cut + counts.malformed;
     assert_eq!(
         counts.packets,
-        counts.tcp + counts.other + counts.fragments + counts.cut + counts.malformed
+        counts.tcp + others + counts.copies + counts.unknown_link
     );
     let counted: u64 = report
         .directions
@@ -156,6 +169,7 @@ fn every_repetition_is_found_and_nothing_else() {
                 seq,
                 ack: 1,
                 flags,
+                window: u16::MAX,
                 payload,
             };
             tracker.packet(&Packet {

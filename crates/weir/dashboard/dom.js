@@ -78,10 +78,11 @@ export function rows(table, items, key, cells, none) {
   text(instead, none);
 }
 
-/** `1440`, `1.5`; `-` while not known. As `weir top` has it. */
+/** `1440`, `1.5`, `0.03`; `-` while not known. As `weir top` has it. */
 export function rate(value) {
   if (value === null || value === undefined) return "-";
   if (value === 0) return "0";
+  if (value < 0.095) return Math.max(value, 0.01).toFixed(2);
   return value < 9.95 ? value.toFixed(1) : grouped(Math.round(value));
 }
 

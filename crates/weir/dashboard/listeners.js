@@ -5,6 +5,8 @@ import { attributes, byId, clock, count, grouped, h, list, percent, rate, rows, 
 
 /** Cards at a time: a weir may have hundreds of listeners. */
 const CARDS = 12;
+/** Workloads of a card: the worst. Those that the filter finds come first. */
+const WORKLOADS = 8;
 /** Samples in the table of a card. */
 const SAMPLES = 20;
 
@@ -12,9 +14,13 @@ const cards = new Map();
 
 /** Draws the cards of the listeners whose names have the filter, with charts of so many samples. */
 export function drawListeners(model, fits, places) {
-  const all = model.status.listeners.filter((listener) => fits(listener.name, listener.address, listener.mode));
+  const names = (listener) => (listener.workloads ?? []).map((one) => one.name);
+  const all = model.status.listeners.filter((listener) => fits(listener.name, listener.address, listener.mode, ...names(listener)));
   const shown = busiest(model, all);
-  list(byId("cards"), shown, (listener) => listener.name, make, (card, listener) => update(card, listener, model, places));
+  list(byId("cards"), shown, (listener) => listener.name, make, (card, listener) => {
+    update(card, listener, model, places);
+    drawWorkloads(cards.get(listener.name), listener, model, fits);
+  });
   for (const name of cards.keys()) {
     if (!shown.some((listener) => listener.name === name)) cards.delete(name);
   }
@@ -58,11 +64,50 @@ function make(listener) {
   const table = h("table", {}, h("caption", { class: "sr" }, `The last samples of ${listener.name}, the newest first`),
     h("thead", {}, h("tr", {}, ...head)), h("tbody"));
   const details = h("details", {}, h("summary", {}, "The charts as a table"), h("div", { class: "table" }, table));
+  const places = h("table", {}, h("caption", { class: "sr" }, `Where ${listener.name} is guarded, the worst first`),
+    h("thead", {}, h("tr", {}, ...["Workload", "State", "Queue", "Wait", "Admitted/s", "Refused/s"]
+      .map((name, at) => h("th", { scope: "col", class: ["", "", "number wide", "number", "number wide", "number"][at] || null }, name)))), h("tbody"));
+  const workloads = h("details", { class: "workloads", open: true, hidden: true }, h("summary"), h("div", { class: "table" }, places),
+    h("p", { class: "faint more" }));
   const figures = h("dl", { class: "gauges" });
   const card = h("article", { class: "card" }, h("header", {}, h("h3", {}, listener.name), h("span", { class: "address" }), h("span", { class: "pill" })),
-    figures, wait.element, connections.element, h("p", { class: "policy faint" }), details);
-  cards.set(listener.name, { wait, connections, table, details });
+    figures, workloads, wait.element, connections.element, h("p", { class: "policy faint" }), details);
+  cards.set(listener.name, { wait, connections, table, details, workloads, places });
   return card;
+}
+
+/** The places where a listener is guarded: containers, units, network namespaces. */
+function drawWorkloads({ workloads, places }, listener, model, fits) {
+  const all = model.workloads(listener);
+  workloads.hidden = all.length === 0;
+  if (all.length === 0) return;
+  const off = all.filter(({ one }) => !one.in_force).length;
+  text(workloads.querySelector("summary"), `${count(all.length, "workload")}${off > 0 ? `, ${grouped(off)} not in force` : ""}`);
+  const found = [...all.filter(({ one }) => fits(one.name)), ...all.filter(({ one }) => !fits(one.name))];
+  const shown = found.slice(0, WORKLOADS);
+  const target = model.targetUs(listener);
+  text(places.tHead.rows[0].cells[5], listener.mode === "observe" ? "Would refuse/s" : "Refused/s");
+  rows(places, shown, ({ one }) => `${one.netns_cookie} ${one.name}`, ({ one, admitted, refused }) => {
+    const { word, class: look } = state({ ...one, mode: listener.mode });
+    const over = target !== null && (one.wait_us ?? 0) > target;
+    return [
+      { text: one.name, title: one.not_in_force_because ?? kind(one) },
+      { text: word, class: look },
+      one.listening ? `${grouped(one.queue_length)} of ${grouped(one.queue_limit)}` : "-",
+      { text: time(one.wait_us), class: over ? "bad" : "" },
+      rate(admitted),
+      { text: rate(refused), class: refused > 0 ? "bad" : "" },
+    ];
+  }, "");
+  const more = workloads.querySelector(".more");
+  text(more, `${count(all.length - shown.length, "more workload")}: the filter finds them by name.`);
+  more.hidden = all.length === shown.length;
+}
+
+/** `docker 3f2a9c0b3f2a`, `netns blue`, `nginx.service`. */
+function kind(one) {
+  if (one.runtime && one.container_id) return `${one.runtime} ${one.container_id.slice(0, 12)}`;
+  return one.netns ? `netns ${one.netns}` : one.unit;
 }
 
 /** `enforce`, `observe`, or what is wrong with it. */
@@ -70,6 +115,18 @@ export function state(listener) {
   if (!listener.in_force) return { word: "not in force", class: "bad" };
   if (!listener.listening) return { word: "nothing listens", class: "notable" };
   return { word: listener.mode, class: listener.mode === "enforce" ? "good" : "notable" };
+}
+
+/** How long requests stay in the server, where weir watches that. */
+function residence(listener) {
+  const seen = listener.residence;
+  if (!seen) return [];
+  const upstream = typeof listener.residence_of === "number";
+  const unheard = upstream && seen.listening === false;
+  const where = upstream ? ` at port ${listener.residence_of}` : "";
+  const figures = `${grouped(Math.round(seen.outstanding))} outstanding${where}${seen.queue_inside ? ", queue inside" : ""}`;
+  const more = unheard ? `nobody listens${where}` : seen.blind ? "cannot be seen" : figures;
+  return [{ key: "residence", value: unheard || seen.blind ? "-" : time(seen.residence_us), more, class: seen.queue_inside ? "bad" : "" }];
 }
 
 function update(card, listener, model, places) {
@@ -82,7 +139,7 @@ function update(card, listener, model, places) {
   text(card.querySelector(".address"), listener.address);
   text(card.querySelector(".policy"), listener.policy);
   card.setAttribute("aria-label", `Listener ${listener.name}`);
-  const { admitted, refused } = model.sums(model.ofListener(listener));
+  const { admitted, refused } = model.fates(listener);
   const target = model.targetUs(listener);
   const over = target !== null && (listener.wait_us ?? 0) > target;
   const gauges = [
@@ -92,6 +149,7 @@ function update(card, listener, model, places) {
     { key: "admitted/s", value: rate(admitted), more: "" },
     { key: listener.mode === "observe" ? "would refuse/s" : "refused/s", value: rate(refused), more: refused > 0 ? percent(refused / (admitted + refused)) : "",
       class: refused > 0 ? "bad" : "" },
+    ...residence(listener),
   ];
   list(card.querySelector(".gauges"), gauges, (gauge) => gauge.key, () => h("div", {}, h("dt"), h("dd", {}, h("b"), " ", h("small"))), (box, gauge) => {
     text(box.firstChild, gauge.key);

@@ -54,7 +54,7 @@ export class Model {
       waitUs: listener.wait_us,
       targetUs: this.targetUs(listener),
       queue: listener.queue_length,
-      ...this.sums(this.ofListener(listener)),
+      ...this.fates(listener),
     };
   }
 
@@ -86,6 +86,24 @@ export class Model {
     return this.interval(listener.counters, before?.counters);
   }
 
+  /** Of a workload of a listener: a network namespace has one server at its port. */
+  ofWorkload(listener, one) {
+    return this.interval(one.counters, this.workloadBefore(listener, one)?.counters);
+  }
+
+  workloadBefore(listener, one) {
+    const before = this.guardBefore?.listeners.find((other) => other.name === listener.name);
+    return before?.workloads?.find((other) => other.netns_cookie === one.netns_cookie);
+  }
+
+  /** The workloads of a listener with their rates, the worst first: those that are not guarded, that refuse most, that wait longest. */
+  workloads(listener) {
+    const all = (listener.workloads ?? []).map((one) => ({ one, ...this.wouldOr(this.ofWorkload(listener, one), one, this.workloadBefore(listener, one)) }));
+    const worse = (a, b) => a.one.in_force - b.one.in_force || (b.refused ?? 0) - (a.refused ?? 0)
+      || (b.one.wait_us ?? 0) - (a.one.wait_us ?? 0) || a.one.name.localeCompare(b.one.name);
+    return all.sort(worse);
+  }
+
   /** Of a class of one listener, or of all (null). */
   ofClass(listener, one) {
     const status = this.guardBefore;
@@ -115,9 +133,24 @@ export class Model {
     return { admitted: rates(interval, this.admits), refused: rates(interval, this.refuses) };
   }
 
-  /** The wait to keep, in µs: the listener's own where it refuses by the wait, else the controller's; null: none. */
+  /** The same of a listener; of one that is only observed, what enforcement would have done. */
+  fates(listener) {
+    const before = this.guardBefore?.listeners.find((other) => other.name === listener.name);
+    return this.wouldOr(this.ofListener(listener), listener, before);
+  }
+
+  wouldOr(interval, one, before) {
+    if (interval === null || (one.would_refuse ?? null) === null) return this.sums(interval);
+    const more = (key) => Math.max(0, one[key] - (before?.[key] ?? 0)) / interval.seconds;
+    const refused = more("would_refuse");
+    return { admitted: Math.max(0, more("offered") - refused), refused };
+  }
+
+  /** The wait to keep, in µs: the target in force; of an older report the listener's own, else the controller's; null: none. */
   targetUs(listener) {
+    if (listener.target_in_force_us) return listener.target_in_force_us;
     const own = listener.admit === "wait" && listener.establish !== "default" ? listener.target_wait : null;
+    if (own !== null && listener.kept_wait_us) return Math.max(microseconds(own), listener.kept_wait_us);
     return microseconds(own ?? this.status.controller?.target_wait);
   }
 
@@ -210,7 +243,7 @@ export function notes(status) {
   const note = (grave, text) => notes.some((other) => other.text === text) || notes.push({ grave, text });
   for (const listener of status.listeners) {
     const { name } = listener;
-    if (!listener.in_force) note(true, `${name}: not in force: weir is attached to none of its interfaces`);
+    if (!listener.in_force) note(true, `${name}: not in force: ${listener.not_in_force_because ?? "weir is attached to none of its interfaces"}`);
     if (!listener.listening) note(false, `${name}: nothing listens at ${listener.address} at the moment`);
     if (listener.fallback) note(false, `${name}: fallback to ${listener.fallback}: ${listener.fallback_because}`);
     if (listener.queue_way_because) note(false, `${name}: not by priority: ${listener.queue_way_because}`);

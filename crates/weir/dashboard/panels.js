@@ -35,7 +35,7 @@ function headline(model) {
   }
   const off = listeners.filter((listener) => !listener.in_force);
   if (off.length === listeners.length) return { kind: "bad", words: "Nothing is in force: weir is attached to none of the listeners' interfaces." };
-  const sums = listeners.map((listener) => ({ listener, ...model.sums(model.ofListener(listener)) }));
+  const sums = listeners.map((listener) => ({ listener, ...model.fates(listener) }));
   const refusing = sums.filter((one) => one.refused > 0).sort((a, b) => b.refused - a.refused);
   if (off.length > 0 && refusing.length === 0) return { kind: "bad", words: `${count(off.length, "listener is", "listeners are")} not in force.` };
   if (refusing.length === 0) {
@@ -52,7 +52,7 @@ function headline(model) {
 
 function drawSums(model) {
   const { listeners, proxies } = model.status;
-  const sums = listeners.map((listener) => model.sums(model.ofListener(listener)));
+  const sums = listeners.map((listener) => model.fates(listener));
   const add = (field) => (sums.some((one) => one[field] === null) ? null : sums.reduce((sum, one) => sum + one[field], 0));
   const [admitted, refused] = [add("admitted"), add("refused")];
   const held = model.held().length;

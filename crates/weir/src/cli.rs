@@ -15,11 +15,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use weir_config::{Fault, did_you_mean, parse_ip, parse_name, parse_port, parse_socket_address};
+use weir_config::{
+    Fault, did_you_mean, parse_ip, parse_name, parse_port, parse_socket_address, parse_where,
+};
 use weir_core::aqm::Discipline;
 use weir_core::aqm::discipline::UnknownDiscipline;
 use weir_core::shape::DISCIPLINES;
 use weir_core::units::{parse_bit_rate, parse_duration};
+use weir_core::workload::Where;
 use weir_core::{class, proxy};
 
 pub use self::flags::Changes;
@@ -123,7 +126,8 @@ pub enum Command {
 /// `weir protect`.
 #[derive(Debug, Args)]
 pub struct Protect {
-    /// TCP ports that servers listen on, or `all`: every one of this network namespace, also those that come later
+    /// TCP ports that servers listen on, or that containers publish (`docker run -p`); or `all`: every one that a server of this
+    /// network namespace listens on, also those that come later
     #[arg(value_name = "PORT", required = true, value_parser = parsed(parse_target))]
     pub targets: Vec<Target>,
     /// Address that the server listens on; * is every address, IPv4 and IPv6
@@ -166,6 +170,9 @@ pub struct Proxy {
     /// clients to the end and accept no new ones; no connection is refused meanwhile
     #[arg(long)]
     pub take_over: bool,
+    /// Say in the log also what was refused or left out of single clients: odd field names, PROXY headers, clients that may not come
+    #[arg(long, short)]
+    pub verbose: bool,
     /// Answer GET /metrics here with OpenMetrics text
     #[arg(long, value_name = "ADDR:PORT", value_parser = parsed(parse_socket_address))]
     pub metrics: Option<SocketAddr>,
@@ -248,20 +255,34 @@ pub struct Status {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub watch: Option<u64>,
+    /// Show only what is guarded there, with the sums over that: container:web-*, unit:nginx, netns:NAME, pod:shop/web-*, machine;
+    /// here is this network namespace
+    #[arg(long = "where", value_name = "PLACE", value_parser = parsed(parse_where))]
+    pub place: Option<Where>,
 }
 
 /// `weir events`.
 #[derive(Debug, Args)]
 pub struct Events {
-    /// Go on showing events as they happen, until Ctrl-C; wait for a weir that restarts
+    /// Go on showing events as they happen, until Ctrl-C; wait for a weir that restarts. Begins with the last 10
     #[arg(long, short)]
     pub follow: bool,
+    /// Show only the last N events of those that are kept [default: all; with --follow 10, or all of --since]
+    #[arg(long, short = 'n', value_name = "N")]
+    pub last: Option<usize>,
+    /// Show only events since then: so long ago, such as 10m, or a time in UTC as events have it, such as 2026-11-24T15:30
+    #[arg(long, value_name = "TIME", value_parser = parsed(parse_since))]
+    pub since: Option<Since>,
     /// Print JSON, a line for each event
     #[arg(long)]
     pub json: bool,
     /// Show only events of this kind, such as overload or refusal; may be given several times
     #[arg(long, value_name = "KIND", value_parser = parsed(parse_kind))]
     pub kind: Vec<String>,
+    /// Show only events of workloads of such a name: container:web-*, unit:nginx, netns:NAME, pod:shop/web-*, machine; here are
+    /// those of no workload
+    #[arg(long = "where", value_name = "PLACE", value_parser = parsed(parse_where))]
+    pub place: Option<Where>,
 }
 
 /// `weir why`.
@@ -510,6 +531,35 @@ fn parse_kind(text: &str) -> Result<String, Fault> {
     }
 }
 
+/// A `--since`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Since {
+    /// So long ago.
+    Ago(Duration),
+    /// The begin of a time in UTC, as [`weir_core::rfc3339`] writes it: of such texts the earlier time is the smaller text.
+    Time(String),
+}
+
+/// A time to the millisecond, whose begin may be left out from behind the day on.
+const A_TIME: &str = "0000-00-00T00:00:00.000Z";
+
+fn parse_since(text: &str) -> Result<Since, Fault> {
+    let time = text.replacen(' ', "T", 1);
+    let fits = |(given, form): (char, char)| match form {
+        '0' => given.is_ascii_digit(),
+        form => given == form,
+    };
+    let is_time = ("0000-00-00".len()..=A_TIME.len()).contains(&time.len())
+        && time.chars().zip(A_TIME.chars()).all(fits);
+    if is_time {
+        return Ok(Since::Time(time));
+    }
+    parse_duration(text).map(Since::Ago).map_err(|cause| Fault {
+        cause,
+        hint: "so long ago, such as 10m, or a time in UTC, such as 2026-11-24T15:30".to_owned(),
+    })
+}
+
 fn parse_rtt(text: &str) -> Result<Duration, Fault> {
     let fault = |cause: String| Fault {
         cause,
@@ -593,6 +643,30 @@ mod tests {
         assert_eq!(parse_loss("0.01"), Ok(0.01));
         for wrong in ["1", "-0.1", "2", "NaN", "x"] {
             assert!(parse_loss(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn since_is_a_time_or_how_long_ago_it_was() {
+        let ago = |seconds| Since::Ago(Duration::from_secs(seconds));
+        assert_eq!(parse_since("10m"), Ok(ago(600)));
+        assert_eq!(parse_since("1h"), Ok(ago(3600)));
+        let time = "2026-11-24T15:30:55.012Z";
+        for end in 10..=time.len() {
+            let begin = &time[..end];
+            assert_eq!(parse_since(begin), Ok(Since::Time(begin.to_owned())));
+        }
+        let with_blank = Since::Time("2026-11-24T15:30".to_owned());
+        assert_eq!(parse_since("2026-11-24 15:30"), Ok(with_blank));
+        for wrong in [
+            "2026",
+            "2026-11",
+            "24.11.2026",
+            "2026-11-24T15:30+01:00",
+            "yesterday",
+            "10",
+        ] {
+            assert!(parse_since(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -1,12 +1,11 @@
 //! The services that stay: the guard and the proxies, and what they are made of.
 
-pub mod answer;
 pub mod attachment;
 pub mod backend;
 pub mod config_file;
-pub mod conntrack;
 pub mod controller;
 pub mod events;
+pub mod filters;
 pub mod frame;
 pub mod guard;
 pub mod notify;
@@ -15,9 +14,13 @@ pub mod profiles;
 pub mod proxies;
 pub mod queue;
 pub mod refusals;
+mod relook;
 pub mod report;
+pub mod residence;
+pub mod rights;
 pub mod service;
 pub mod session;
 mod shaping;
 pub mod signals;
+pub mod sysctls;
 pub mod timewait;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+pub use weir_api::Cause;
 use weir_config::{Fault, Problems};
 use weir_kernel::Error as KernelError;
 
@@ -22,14 +23,20 @@ pub enum Code {
     NotInForce,
     /// 6: no refusal of the client is kept.
     NotKept,
+    /// 2: there is nothing of this name, or nothing of this kind in the process that was asked.
+    Unknown,
+    /// 2: it contradicts what is in force.
+    Conflict,
+    /// 1: who asks has no right to it.
+    Denied,
 }
 
 impl Code {
     /// The process's exit code.
     pub fn number(self) -> u8 {
         match self {
-            Code::Failed => 1,
-            Code::Usage => 2,
+            Code::Failed | Code::Denied => 1,
+            Code::Usage | Code::Unknown | Code::Conflict => 2,
             Code::Unsupported => 3,
             Code::NotRunning => 4,
             Code::NotInForce => 5,
@@ -46,15 +53,6 @@ pub struct Failure {
     pub code: Code,
     /// Each cause; never empty.
     pub causes: Vec<Cause>,
-}
-
-/// What failed on which object and why, and what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cause {
-    /// One sentence.
-    pub message: String,
-    /// The next action; empty if there is none.
-    pub hint: String,
 }
 
 /// Result of a command or a part of one.
@@ -79,6 +77,21 @@ impl Failure {
     /// Exit code 4.
     pub fn not_running(message: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure::new(Code::NotRunning, message, hint)
+    }
+
+    /// Nothing of this name, or of this kind.
+    pub fn unknown(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(Code::Unknown, message, hint)
+    }
+
+    /// What is asked for contradicts what is in force.
+    pub fn conflict(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(Code::Conflict, message, hint)
+    }
+
+    /// Who asks has no right to it.
+    pub fn denied(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(Code::Denied, message, hint)
     }
 
     fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Failure {

@@ -51,7 +51,7 @@ fn run(cli: &Cli) -> failure::Result<ExitCode> {
         Command::Class(args) => commands::class::run(dir, args),
         Command::Shape(args) => commands::shape::run(dir, args),
         Command::Detach(args) => commands::detach::run(dir, args),
-        Command::Doctor(args) => commands::doctor::run(args),
+        Command::Doctor(args) => commands::doctor::run(dir, args),
         Command::Explain(args) => commands::explain::run(dir, args),
         Command::Trace(args) => commands::trace::run(args),
         Command::Model(args) => commands::model::run(args),
@@ -65,6 +65,7 @@ fn run(cli: &Cli) -> failure::Result<ExitCode> {
 fn start_log(command: &Command) -> log::AtEnd {
     let (level, stays) = match command {
         Command::Run(_) | Command::Protect(_) => (LevelFilter::INFO, true),
+        Command::Proxy(args) if args.verbose => (LevelFilter::DEBUG, true),
         Command::Proxy(args) if args.config.is_some() => (LevelFilter::INFO, true),
         Command::Proxy(_) => (LevelFilter::WARN, true),
         _ => (LevelFilter::WARN, false),

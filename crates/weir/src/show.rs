@@ -8,6 +8,7 @@ pub mod events;
 pub mod log;
 pub mod output;
 pub mod report;
+pub mod residence;
 pub mod response_time;
 pub mod settings;
 pub mod suggest;

@@ -47,7 +47,7 @@ listener = "its"
 from = "10.2.0.0/16"
 
 [controller]
-target_wait = "20ms"
+target_wait = "35ms"
 
 [api]
 permissions = "0666"
@@ -154,7 +154,12 @@ fn what_is_asked_is_answered_and_what_is_written_is_in_force_and_logged() {
     let controller = weir.controller().unwrap();
     assert_eq!(
         (controller.mode.as_str(), controller.target_wait.as_deref()),
-        ("enforce", Some("20ms"))
+        ("enforce", Some("35ms"))
+    );
+    assert_eq!(
+        web.target_in_force_us,
+        Some(35_000),
+        "beside it, the controller's"
     );
 
     let silver = ClassSettings::new()
@@ -204,6 +209,12 @@ fn what_is_asked_is_answered_and_what_is_written_is_in_force_and_logged() {
         status_of(weir.change_class("other", &ClassSettings::new().rate(1.0))),
         400
     );
+    assert_eq!(
+        status_of(weir.put_class("other", &ClassSettings::new())),
+        400
+    );
+    let lost = ClassSettings::new().listener("wbe").from("10.6.0.0/16");
+    assert_eq!(status_of(weir.add_class("lost", &lost)), 400);
     // One that the guard does not have is not answered as if it did.
     let of_proxy = ClassSettings::new().with("proxy", "edge");
     for settings in [of_proxy.clone(), of_proxy.clone().from("10.5.0.0/16")] {
@@ -233,18 +244,25 @@ fn what_is_asked_is_answered_and_what_is_written_is_in_force_and_logged() {
     weir.remove_class("silver").unwrap();
     assert!(weir.class("silver").unwrap_err().is_unknown());
     assert_eq!(status_of(weir.remove_class("silver")), 404);
+    // What is done is an event, in the words of the log; what is refused is none.
+    let events = weir.events(0).unwrap().events;
+    let changes = events.iter().filter(|event| event.kind == "class_changed");
+    let texts: Vec<&str> = changes.map(|event| event.text.as_str()).collect();
+    assert_eq!(texts.len(), 6, "{texts:?}");
+    assert!(texts[5].starts_with("class remove silver: done by uid "));
 
     let log = bed.log();
     let uid = nix::unistd::geteuid();
     for line in [
         format!(
-            "class \"silver\" added by uid {uid} (pid {})",
+            "class add silver burst=30 from=10.1.2.0/24 listener=web rate=300: done by uid {uid} (pid {})",
             std::process::id()
         ),
-        format!("class \"silver\" changed by uid {uid}"),
-        format!("class \"silver\" removed by uid {uid}"),
+        format!("class set silver rate=none: done by uid {uid}"),
+        format!("class put silver from=10.3.0.0/16 priority=2: done by uid {uid}"),
+        format!("class remove silver: done by uid {uid}"),
         format!(
-            "class \"theirs\": refused to uid {uid} (pid {})",
+            "class add theirs proxy=edge: refused to uid {uid} (pid {})",
             std::process::id()
         ),
     ] {
@@ -366,7 +384,7 @@ fn a_server_that_is_not_root_writes_its_own_classes_and_no_others() {
     assert_eq!(gold.rate, None);
     let log = bed.log();
     assert!(
-        log.contains(&format!("class \"own\" changed by uid {SERVER_UID}")),
+        log.contains(&format!("class set own rate=50: done by uid {SERVER_UID}")),
         "{log}"
     );
     assert!(

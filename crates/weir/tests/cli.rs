@@ -2,8 +2,11 @@
 //!
 //! `WEIR_BLESS=1 cargo test -p weir --test cli` writes them anew; read the difference then.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+
+use weir_testbed::wait;
 
 /// Golden file → arguments. Commands run in the folder of the golden files.
 const CASES: &[(&str, &str)] = &[
@@ -296,4 +299,74 @@ fn completions_know_every_command() {
             assert!(script.contains(name), "{file}: {name}");
         }
     }
+}
+
+/// How a command with a file that is none ends; `None`: not in time.
+fn ends_with(arguments: &[&str]) -> Option<(i32, String)> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ended = wait::try_until(wait::PATIENCE, || child.try_wait().unwrap());
+    if ended.is_none() {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        return None;
+    }
+    let mut said = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    Some((ended.unwrap().code().unwrap(), said))
+}
+
+#[test]
+fn a_file_that_is_none_is_an_error_at_once_whatever_command_it_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    nix::unistd::mkfifo(Path::new(&at("fifo")), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::fs::File::create(at("huge"))
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
+    let files = [
+        (at("fifo"), "it is a FIFO"),
+        (at("huge"), "it is longer than"),
+        ("/dev/zero".to_owned(), "it is a device"),
+        (at(""), "it is a directory"),
+    ];
+    for (file, why) in &files {
+        for command in [
+            &["check"][..],
+            &["check", "--diff"],
+            &["run", "--config"],
+            &["proxy", "--config"],
+        ] {
+            let arguments = [command, &[file.as_str()]].concat();
+            let ended = ends_with(&arguments).unwrap_or_else(|| panic!("{arguments:?} hangs"));
+            assert_eq!(ended.0, 2, "{arguments:?}: {}", ended.1);
+            assert!(ended.1.contains(why), "{arguments:?}: {}", ended.1);
+        }
+    }
+    // The packets of a directory or a device are none either; one may wait for those of a FIFO.
+    for file in ["/dev/zero", at("").as_str()] {
+        let (code, said) = ends_with(&["trace", file]).unwrap();
+        assert_eq!(code, 1, "{said}");
+    }
+}
+
+#[test]
+fn the_output_of_a_program_is_checked_as_a_file_is() {
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let script = format!("'{weir}' check <(printf '[[listener]]\\naddress = \"*:80\"\\n')");
+    let checked = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+    let text = String::from_utf8(checked.stdout).unwrap();
+    assert!(text.contains("*:80"), "{text}");
 }

@@ -21,6 +21,7 @@ const DAC_READ_SEARCH: u64 = 1 << 2;
 const NET_BIND_SERVICE: u64 = 1 << 10;
 const NET_ADMIN: u64 = 1 << 12;
 const SYS_PTRACE: u64 = 1 << 19;
+const SYS_ADMIN: u64 = 1 << 21;
 const SYS_NICE: u64 = 1 << 23;
 const PERFMON: u64 = 1 << 38;
 const BPF: u64 = 1 << 39;
@@ -217,6 +218,20 @@ fn weir_protect_gives_up_the_same() {
     folder.until(|status| status["running"] == true);
     let threads = weir.settled(|threads| threads.values().all(|thread| thread.seccomp == FILTERED));
     assert_eq!(threads["weir"], Thread::with(own().permitted & GUARD));
+}
+
+#[test]
+fn a_guard_of_other_network_namespaces_may_enter_them_besides() {
+    if !own_namespace() {
+        return;
+    }
+    let folder = Folder::new("privileges-elsewhere");
+    let weir = start(folder.command("protect 8080 --where netns:nobody --anyway"));
+    folder.until(|status| status["running"] == true);
+    let threads = weir.settled(|threads| threads.values().all(|thread| thread.seccomp == FILTERED));
+    let kept = own().permitted & (GUARD | SYS_ADMIN);
+    assert_eq!(threads["weir"], Thread::with(kept), "{threads:x?}");
+    assert_eq!(threads["weir-log"], Thread::with(0), "{threads:x?}");
 }
 
 fn proxy_on(port: u16, keys: &str) -> String {

@@ -14,6 +14,7 @@ use weir_testbed::bed::Counters;
 use weir_testbed::netns::Netns;
 use weir_testbed::sys::{Offload, set_offload};
 use weir_testbed::{needs, wait};
+use weir_wire::{Endpoint, Segment, Writer, compose, flag};
 
 const PORT: u16 = 80;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 2, 2);
@@ -476,4 +477,152 @@ fn ctrl_c_ends_a_pipe_with_the_figures_so_far() {
     let piped: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(piped["directions"], weir(&[], &file)["directions"]);
     drop(stdin);
+}
+
+/// What `weir trace` says on a capture for people, and its exit code.
+fn said(capture: &[u8]) -> (String, Option<i32>) {
+    let folder = TempDir::with_prefix("weir-trace-").unwrap();
+    let file = folder.path().join("capture");
+    std::fs::write(&file, capture).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .arg("trace")
+        .arg(&file)
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (String::from_utf8(text).unwrap(), output.status.code())
+}
+
+/// Segments of a connection: ms, whether the client sends, flags, sequence and acknowledgement number, bytes of data.
+fn capture(rows: &[(u64, bool, u8, u32, u32, u32)]) -> Vec<u8> {
+    let end = |last, port| Endpoint {
+        address: Ipv4Addr::new(192, 0, 2, last).to_ipv6_mapped(),
+        port,
+    };
+    let (client, server) = (end(1, 40_000), end(2, PORT));
+    let mut writer = Writer::new(Vec::new(), 96).unwrap();
+    for &(ms, by_client, flags, seq, ack, payload) in rows {
+        let (source, destination) = match by_client {
+            true => (client, server),
+            false => (server, client),
+        };
+        let segment = Segment {
+            source,
+            destination,
+            seq,
+            ack,
+            flags,
+            window: 8192,
+            payload,
+        };
+        let mut frame = compose(&segment);
+        // An identification, by which a mirror's copy is known.
+        frame[18..20].copy_from_slice(&(1 + ms as u16 % 60_000).to_be_bytes());
+        writer.frame(ms * 1_000_000, &frame).unwrap();
+    }
+    writer.into_inner()
+}
+
+const SYN: u8 = flag::SYN;
+const SYN_ACK: u8 = flag::SYN | flag::ACK;
+
+#[test]
+fn what_does_not_count_is_said() {
+    let (text, code) = said(&capture(&[
+        (0, true, SYN, 0, 0, 0),
+        // A mirror port has it twice.
+        (0, true, SYN, 0, 0, 0),
+        (10, false, SYN_ACK, 0, 1, 0),
+        (20, true, flag::ACK, 1, 1, 100),
+        (30, false, flag::ACK, 1, 101, 0),
+        (8000, true, flag::ACK, 100, 1, 0),
+        // The capture does not have the 500 bytes.
+        (9000, true, flag::ACK, 101, 501, 0),
+        (9001, true, flag::ACK, 101, 501, 10),
+        (9001, true, flag::ACK, 101, 501, 11),
+    ]));
+    assert_eq!(code, Some(0), "{text}");
+    for line in [
+        "not counted: 1 TCP packets that the capture had before, from another interface or a mirror port\n",
+        "not counted: 1 keep-alives and window probes (as segments)\n",
+        "doubtful: 1 acknowledgements of data that are not in the capture",
+        "doubtful: 1 of 1 retransmissions come within 1 ms",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn a_capture_of_which_nothing_can_be_read_fails_and_no_advice_is_in_vain() {
+    const LINKTYPE: usize = 20;
+    let mut radio = capture(&[(0, true, SYN, 0, 0, 0)]);
+    radio[LINKTYPE] = 105;
+    let (text, code) = said(&radio);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("its link type, 105, is none that weir reads"),
+        "{text}"
+    );
+    assert!(
+        text.contains("`editcap -T` changes only the number"),
+        "{text}"
+    );
+
+    // pcapng: a section, an interface, and a block of a kind that nobody knows.
+    let words = [
+        0x0a0d_0d0a,
+        28,
+        0x1a2b_3c4d,
+        1,
+        u32::MAX,
+        u32::MAX,
+        28,
+        1,
+        20,
+        1,
+        0,
+        20,
+        0x201,
+        16,
+        7,
+        16,
+    ];
+    let (text, code) = said(&words.map(u32::to_le_bytes).concat());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("its blocks are of type 0x201, which weir does not know"),
+        "{text}"
+    );
+}
+
+/// Half of the connections find no place at first; the path loses nothing.
+#[test]
+fn a_full_listen_queue_is_no_loss_on_the_path() {
+    let rows = |number: u64| {
+        let (at, seq) = (number * 2000, number as u32 * 1_000_000);
+        let first = [(at, true, SYN, seq, 0, 0)];
+        let later = [
+            (at + 1000, true, SYN, seq, 0, 0),
+            (at + 1000, false, SYN_ACK, 7, seq + 1, 0),
+            (at + 1020, true, flag::ACK, seq + 1, 8, 100),
+        ];
+        let at_once = [
+            (at, false, SYN_ACK, 7, seq + 1, 0),
+            (at + 20, true, flag::ACK, seq + 1, 8, 100),
+        ];
+        match number % 3 {
+            0 => [&first[..], &later].concat(),
+            _ => [&first[..], &at_once].concat(),
+        }
+    };
+    // One after the other between the same ends.
+    let all: Vec<_> = (0..150).flat_map(rows).collect();
+    let (text, code) = said(&capture(&all));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains(
+            "50 SYNs were here, at the server, and got no answer, and 0 final ACKs were not heeded"
+        ),
+        "{text}"
+    );
 }

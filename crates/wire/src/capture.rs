@@ -3,66 +3,34 @@
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
-use pcap_parser::{Block, LegacyPcapReader, PcapBlockOwned, PcapError, PcapNGReader};
+use pcap_parser::traits::PcapReaderIterator;
+use pcap_parser::{LegacyPcapReader, PcapError, PcapNGReader};
 
 use crate::compression::begun;
-use crate::frame::{Frame, parse};
-use crate::link::Link;
-
-/// A packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packet {
-    /// When it was captured, ns since 1970.
-    pub at_ns: u64,
-    /// What it carries.
-    pub frame: Frame,
-}
-
-/// Why a capture cannot be read to its end. What was read before it stands.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The stream fails.
-    #[error("cannot read it: {0}")]
-    Io(#[source] io::Error),
-    /// It begins as no capture does.
-    #[error("it is neither pcap nor pcapng")]
-    NotACapture,
-    /// Frames of this kind are not read.
-    #[error(
-        "its link type, {0}, is none that weir reads (Ethernet, Linux cooked, PPP, loopback, raw IP)"
-    )]
-    LinkType(i32),
-    /// It ends within a packet.
-    #[error("it is cut within packet {}", .packets + 1)]
-    Cut {
-        /// Packets before.
-        packets: u64,
-    },
-    /// A record makes no sense, so that the next cannot be found.
-    #[error("what follows packet {packets}, at byte {at}, is no packet")]
-    Malformed {
-        /// Packets before.
-        packets: u64,
-        /// Bytes before, decompressed.
-        at: u64,
-    },
-}
+use crate::frame::Frame;
+use crate::interfaces::{Interfaces, block_type};
+use crate::packet::{Error, Packet};
 
 /// To begin with; a longer block makes it grow.
 const BUFFER_BYTES: usize = 256 << 10;
-/// No packet and no block of a real capture is longer. libpcap takes none over 256 KiB.
-const BLOCK_BYTES_MAX: usize = 4 << 20;
-const NS_PER_S: u64 = 1_000_000_000;
+/// No packet of a real capture is longer. libpcap takes none over 256 KiB.
+const PACKET_BYTES_MAX: usize = 4 << 20;
+/// Of a block of pcapng without anything in it.
+const BLOCK_BYTES_MIN: u32 = 12;
 
 /// Reads a capture: pcap (both byte orders, µs and ns) or pcapng.
 pub struct Capture {
     reader: Box<dyn PcapReaderIterator + Send>,
     /// What the stream said, which pcap-parser does not pass on.
     fault: Arc<Mutex<Option<io::Error>>>,
+    is_pcapng: bool,
     interfaces: Interfaces,
     packets: u64,
+    /// Of these, packets of links that are not read.
+    unread: u64,
     buffer_bytes: usize,
+    /// What is left of a block that is passed over, bytes.
+    to_pass_over: u32,
     has_ended: bool,
 }
 
@@ -94,14 +62,17 @@ impl Capture {
         Ok(Capture {
             reader,
             fault,
+            is_pcapng,
             interfaces: Interfaces::default(),
             packets: 0,
+            unread: 0,
             buffer_bytes: BUFFER_BYTES,
+            to_pass_over: 0,
             has_ended: false,
         })
     }
 
-    /// The next packet; `None` behind the last one, and behind an error.
+    /// The next packet, or the next block that weir does not know; `None` behind the last one, and behind an error.
     ///
     /// # Errors
     /// The capture cannot be read any further.
@@ -110,10 +81,14 @@ impl Capture {
             match self.step() {
                 Ok(None) => {}
                 Ok(Some(packet)) => {
-                    self.packets += 1;
+                    self.packets += u64::from(packet.frame != Frame::UnknownBlock);
+                    self.unread += u64::from(packet.frame == Frame::UnknownLink);
                     return Ok(Some(packet));
                 }
-                Err(End::Orderly) => self.has_ended = true,
+                Err(End::Orderly) => {
+                    self.has_ended = true;
+                    self.was_readable()?;
+                }
                 Err(End::Broken(error)) => {
                     self.has_ended = true;
                     return Err(error);
@@ -123,8 +98,23 @@ impl Capture {
         Ok(None)
     }
 
+    /// A capture that has packets, and none that is read, is not read.
+    fn was_readable(&self) -> Result<(), Error> {
+        match (
+            self.interfaces.unread_link(),
+            self.interfaces.unknown_block(),
+        ) {
+            (Some(link), _) if self.unread == self.packets => Err(Error::LinkType(link)),
+            (_, Some(kind)) if self.packets == 0 => Err(Error::Blocks(kind)),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads one block, or more of the stream.
     fn step(&mut self) -> Result<Option<Packet>, End> {
+        if self.to_pass_over > 0 {
+            return self.pass_over();
+        }
         let more = match self.reader.next() {
             Ok((bytes, block)) => {
                 let packet = self.interfaces.read(block);
@@ -134,24 +124,61 @@ impl Capture {
             Err(error) => More::of(error),
         };
         let packets = self.packets;
-        let malformed = || Error::Malformed {
-            packets,
-            at: self.reader.consumed() as u64,
-        };
         match more {
-            More::Refill => match self.reader.refill() {
-                Ok(()) => Ok(None),
-                Err(_) => Err(End::Broken(self.io_error())),
-            },
-            More::Grow if self.buffer_bytes >= BLOCK_BYTES_MAX => Err(End::Broken(malformed())),
-            More::Grow => {
+            More::Refill => self.refill(),
+            More::Grow => self.read_longer(),
+            More::Cut => Err(End::Broken(Error::Cut { packets })),
+            More::Malformed => Err(End::Broken(self.malformed())),
+            More::Nothing => Err(End::Orderly),
+        }
+    }
+
+    fn refill(&mut self) -> Result<Option<Packet>, End> {
+        match self.reader.refill() {
+            Ok(()) => Ok(None),
+            Err(_) => Err(End::Broken(self.io_error())),
+        }
+    }
+
+    fn malformed(&self) -> Error {
+        Error::Malformed {
+            packets: self.packets,
+            at: self.reader.consumed() as u64,
+        }
+    }
+
+    /// A block is longer than the buffer: one with a packet makes it grow, any other is passed over, whatever its length.
+    /// The TLS keys of a long capture have megabytes.
+    fn read_longer(&mut self) -> Result<Option<Packet>, End> {
+        let head = match self.is_pcapng {
+            true => self.interfaces.block_head(self.reader.data()),
+            false => None,
+        };
+        match head {
+            Some((kind, bytes)) if !READ.contains(&kind) && bytes >= BLOCK_BYTES_MIN => {
+                self.to_pass_over = bytes;
+                Ok(self.interfaces.pass_over(kind))
+            }
+            _ if self.buffer_bytes >= PACKET_BYTES_MAX => Err(End::Broken(self.malformed())),
+            _ => {
                 self.buffer_bytes *= 2;
                 self.reader.grow(self.buffer_bytes);
                 Ok(None)
             }
-            More::Cut => Err(End::Broken(Error::Cut { packets })),
-            More::Malformed => Err(End::Broken(malformed())),
-            More::Nothing => Err(End::Orderly),
+        }
+    }
+
+    fn pass_over(&mut self) -> Result<Option<Packet>, End> {
+        let there = self.reader.data().len().min(self.to_pass_over as usize);
+        self.reader.consume(there);
+        self.to_pass_over -= there as u32;
+        if there == 0 && self.reader.reader_exhausted() {
+            let packets = self.packets;
+            return Err(End::Broken(Error::Cut { packets }));
+        }
+        match self.to_pass_over {
+            0 => Ok(None),
+            _ => self.refill(),
         }
     }
 
@@ -171,6 +198,15 @@ impl Capture {
         }
     }
 }
+
+/// The blocks that are read.
+const READ: [u32; 5] = [
+    block_type::SECTION_HEADER,
+    block_type::INTERFACE_DESCRIPTION,
+    block_type::PACKET,
+    block_type::SIMPLE_PACKET,
+    block_type::ENHANCED_PACKET,
+];
 
 /// Why there is no next packet.
 enum End {
@@ -216,145 +252,6 @@ fn is_pcap(first: &[u8]) -> bool {
             .starts_with(&first[..first.len().min(4)])
     };
     magics.iter().any(begins)
-}
-
-/// What is known of the interfaces of a capture. pcap has one.
-#[derive(Default)]
-struct Interfaces {
-    all: Vec<Interface>,
-    is_big_endian: bool,
-    /// Of the last packet. pcapng's simple packets have none.
-    at_ns: u64,
-}
-
-/// An interface.
-struct Interface {
-    /// `None`: frames that are not read.
-    link: Option<Link>,
-    snap_len: u32,
-    clock: Clock,
-}
-
-/// What the times of an interface mean.
-#[derive(Clone, Copy)]
-struct Clock {
-    units_per_s: u64,
-    offset_s: i64,
-}
-
-impl Clock {
-    fn ns(self, units: u64) -> u64 {
-        let seconds = (units / self.units_per_s).saturating_add_signed(self.offset_s);
-        let rest = u128::from(units % self.units_per_s) * u128::from(NS_PER_S)
-            / u128::from(self.units_per_s);
-        seconds.saturating_mul(NS_PER_S).saturating_add(rest as u64)
-    }
-}
-
-impl Interfaces {
-    /// The packet of a block, if it has one.
-    fn read(&mut self, block: PcapBlockOwned<'_>) -> Result<Option<Packet>, Error> {
-        match block {
-            PcapBlockOwned::LegacyHeader(header) => {
-                let number = header.network.0;
-                let link = Link::from_number(number).ok_or(Error::LinkType(number))?;
-                let units_per_s = match header.is_nanosecond_precision() {
-                    true => NS_PER_S,
-                    false => 1_000_000,
-                };
-                self.all.push(Interface {
-                    link: Some(link),
-                    snap_len: header.snaplen,
-                    clock: Clock {
-                        units_per_s,
-                        offset_s: 0,
-                    },
-                });
-                Ok(None)
-            }
-            PcapBlockOwned::Legacy(packet) => {
-                let Some(interface) = self.all.first() else {
-                    return Ok(None);
-                };
-                let per_s = interface.clock.units_per_s;
-                let units = u64::from(packet.ts_sec) * per_s + u64::from(packet.ts_usec);
-                let (at_ns, link) = (interface.clock.ns(units), interface.link);
-                Ok(Some(self.packet(at_ns, link, packet.data, packet.origlen)))
-            }
-            PcapBlockOwned::NG(block) => Ok(self.read_block(&block)),
-        }
-    }
-
-    fn read_block(&mut self, block: &Block<'_>) -> Option<Packet> {
-        match block {
-            Block::SectionHeader(section) => {
-                self.all.clear();
-                self.is_big_endian = section.big_endian();
-                None
-            }
-            Block::InterfaceDescription(description) => {
-                // pcap-parser reads the offset as little-endian always.
-                let offset_s = match self.is_big_endian {
-                    true => description.if_tsoffset.swap_bytes(),
-                    false => description.if_tsoffset,
-                };
-                self.all.push(Interface {
-                    link: Link::from_number(description.linktype.0),
-                    snap_len: description.snaplen,
-                    clock: Clock {
-                        units_per_s: units_per_s(description.if_tsresol),
-                        offset_s,
-                    },
-                });
-                None
-            }
-            Block::EnhancedPacket(packet) => {
-                let Some(interface) = self.all.get(packet.if_id as usize) else {
-                    return Some(self.packet_of_unknown_interface());
-                };
-                let units = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
-                let (at_ns, link) = (interface.clock.ns(units), interface.link);
-                Some(self.packet(at_ns, link, packet.packet_data(), packet.origlen))
-            }
-            Block::SimplePacket(packet) => {
-                let Some(interface) = self.all.first() else {
-                    return Some(self.packet_of_unknown_interface());
-                };
-                // The block does not say how much was captured: the data are padded to four bytes.
-                let data = packet.packet_data();
-                let captured = match interface.snap_len {
-                    0 => data.len(),
-                    snap_len => data.len().min(snap_len as usize),
-                };
-                let link = interface.link;
-                Some(self.packet(self.at_ns, link, &data[..captured], packet.origlen))
-            }
-            _ => None,
-        }
-    }
-
-    fn packet(&mut self, at_ns: u64, link: Option<Link>, data: &[u8], wire_len: u32) -> Packet {
-        self.at_ns = at_ns;
-        let frame = link.map_or(Frame::Other, |link| parse(link, data, wire_len));
-        Packet { at_ns, frame }
-    }
-
-    fn packet_of_unknown_interface(&self) -> Packet {
-        Packet {
-            at_ns: self.at_ns,
-            frame: Frame::Malformed,
-        }
-    }
-}
-
-/// Of the option if_tsresol: a power of ten, or with the upper bit of two. What does not fit counts as µs.
-fn units_per_s(resolution: u8) -> u64 {
-    let exponent = u32::from(resolution & 0x7f);
-    let units = match resolution & 0x80 {
-        0 => 10_u64.checked_pow(exponent),
-        _ => 1_u64.checked_shl(exponent),
-    };
-    units.unwrap_or(1_000_000)
 }
 
 /// A stream that notes its errors.

@@ -7,7 +7,6 @@ use crate::frame::{Segment, flag};
 const MAC_OF_SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const MAC_OF_DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const TTL: u8 = 64;
-const WINDOW: u16 = 0xffff;
 
 /// An Ethernet frame with a segment whose data are zeros, over IPv4 where both addresses are mapped ones. Lengths and
 /// checksums are right.
@@ -24,7 +23,7 @@ pub fn compose(segment: &Segment) -> Vec<u8> {
         (Some(from), Some(to)) => ethernet.ipv4(from.octets(), to.octets(), TTL),
         _ => ethernet.ipv6(source.address.octets(), destination.address.octets(), TTL),
     };
-    let mut tcp = ip.tcp(source.port, destination.port, segment.seq, WINDOW);
+    let mut tcp = ip.tcp(source.port, destination.port, segment.seq, segment.window);
     if segment.has(flag::FIN) {
         tcp = tcp.fin();
     }

@@ -40,6 +40,9 @@ pub struct Segment {
     pub ack: u32,
     /// TCP flags ([`flag`]).
     pub flags: u8,
+    /// How many bytes more the sender takes, as the header has it: the scale is not applied. 65535 where the snap length
+    /// has cut it.
+    pub window: u16,
     /// Bytes of data that were sent, by the IP header: the capture may have fewer.
     pub payload: u32,
 }
@@ -70,6 +73,22 @@ pub enum Frame {
     Cut,
     /// Lengths that contradict each other.
     Malformed,
+    /// A TCP segment that the capture had before: from another interface, or from a mirror port.
+    Copy,
+    /// From a link of a kind that weir does not read ([`Link`]).
+    UnknownLink,
+    /// No packet, but a block of pcapng of a kind that weir does not know.
+    UnknownBlock,
+}
+
+/// What a TCP segment has beside its [`Segment`], to know it again.
+pub(crate) struct Header<'a> {
+    /// Identification of its IP packet; 0 where it has none.
+    pub identification: u16,
+    /// Hops that its IP packet has left.
+    pub hops: u8,
+    /// Its TCP header with the options, as much as was captured.
+    pub tcp: &'a [u8],
 }
 
 /// From the start of a TCP header to behind its flags.
@@ -79,55 +98,83 @@ const TCP_HEADER_BYTES_MIN: usize = 20;
 /// Reads a frame. `wire_len` is its length on the link in bytes: `frame` may have less of it. Checksums are not
 /// verified: where the network card computes them, captures have wrong ones.
 pub fn parse(link: Link, frame: &[u8], wire_len: u32) -> Frame {
+    match read(link, frame, wire_len) {
+        Ok((segment, _)) => Frame::Tcp(segment),
+        Err(other) => other,
+    }
+}
+
+/// The TCP segment of a frame, or what the frame is instead.
+pub(crate) fn read(
+    link: Link,
+    frame: &[u8],
+    wire_len: u32,
+) -> Result<(Segment, Header<'_>), Frame> {
     let is_cut = frame.len() < wire_len as usize;
     let cut_or = |other| if is_cut { Frame::Cut } else { other };
     let Some(at) = link.ip_offset(frame) else {
-        return Frame::Other;
+        return Err(Frame::Other);
     };
     let Some(packet) = frame.get(at..).filter(|packet| !packet.is_empty()) else {
-        return cut_or(Frame::Malformed);
+        return Err(cut_or(Frame::Malformed));
     };
     let Ok((ip, stopped)) = LaxIpSlice::from_slice(packet) else {
         // Neither 4 nor 6: what a loopback or raw capture has besides IP.
-        return match packet[0] >> 4 {
+        return Err(match packet[0] >> 4 {
             4 | 6 => cut_or(Frame::Malformed),
             _ => Frame::Other,
-        };
+        });
     };
     if stopped.is_some() {
-        return cut_or(Frame::Malformed);
+        return Err(cut_or(Frame::Malformed));
     }
     if ip.payload_ip_number() != IpNumber::TCP {
-        return Frame::Other;
+        return Err(Frame::Other);
     }
     if fragment_offset(&ip) != 0 {
-        return Frame::Fragment;
+        return Err(Frame::Fragment);
     }
     let tcp = ip.payload().payload;
     let Some(header) = tcp.get(..TCP_NEEDED_BYTES) else {
-        return cut_or(Frame::Malformed);
+        return Err(cut_or(Frame::Malformed));
     };
     let ip_headers = tcp.as_ptr() as usize - packet.as_ptr() as usize;
     let tcp_header = usize::from(header[12] >> 4) * 4;
     let Some(ip_len) = ip_len(&ip).or((wire_len as usize).checked_sub(at)) else {
-        return Frame::Malformed;
+        return Err(Frame::Malformed);
     };
     let payload = ip_len.checked_sub(ip_headers + tcp_header);
     let (TCP_HEADER_BYTES_MIN.., Some(payload)) = (tcp_header, payload) else {
-        return Frame::Malformed;
+        return Err(Frame::Malformed);
     };
     let long = |at: usize| {
         u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
     };
     let short = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-    Frame::Tcp(Segment {
+    let segment = Segment {
         source: endpoint(ip.source_addr(), short(0)),
         destination: endpoint(ip.destination_addr(), short(2)),
         seq: long(4),
         ack: long(8),
         flags: header[13],
+        window: tcp.get(14..16).map_or(u16::MAX, |window| {
+            u16::from_be_bytes([window[0], window[1]])
+        }),
         payload: payload as u32,
-    })
+    };
+    let (identification, hops) = match &ip {
+        LaxIpSlice::Ipv4(ip) => (ip.header().identification(), ip.header().ttl()),
+        LaxIpSlice::Ipv6(ip) => (0, ip.header().hop_limit()),
+    };
+    let tcp = &tcp[..tcp.len().min(tcp_header)];
+    Ok((
+        segment,
+        Header {
+            identification,
+            hops,
+            tcp,
+        },
+    ))
 }
 
 fn endpoint(address: IpAddr, port: u16) -> Endpoint {

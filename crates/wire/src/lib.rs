@@ -10,13 +10,17 @@
 mod capture;
 mod compose;
 mod compression;
+mod copies;
 mod frame;
+mod interfaces;
 mod link;
+mod packet;
 mod write;
 
-pub use capture::{Capture, Error, Packet};
+pub use capture::Capture;
 pub use compose::compose;
 pub use compression::decompressed;
 pub use frame::{Endpoint, Frame, Segment, flag, parse};
 pub use link::Link;
+pub use packet::{Error, Packet};
 pub use write::Writer;

@@ -13,7 +13,8 @@ pub enum Link {
     Cooked,
     /// Its second version (LINKTYPE_LINUX_SLL2, 276).
     Cooked2,
-    /// PPP (LINKTYPE_PPP, 9), perhaps in HDLC framing (LINKTYPE_PPP_HDLC, 50).
+    /// PPP (LINKTYPE_PPP, 9), perhaps in HDLC framing (LINKTYPE_PPP_HDLC, 50), which is Cisco's on some lines
+    /// (LINKTYPE_C_HDLC, 104).
     Ppp,
 }
 
@@ -22,12 +23,26 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// IEEE 802.1Q, 802.1ad (QinQ), and what some switches used for QinQ before it.
 const ETHERTYPES_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
+/// IEEE 802.1BR, E-TAG: six bytes, then the next ethertype.
+const ETHERTYPE_ETAG: u16 = 0x893f;
+const ETAG_BYTES: usize = 6;
+/// What is less is the length of an IEEE 802.3 frame.
+const ETHERTYPE_MIN: u16 = 0x0600;
+/// Such a frame has an ethertype behind this (IEEE 802.2 and RFC 1042).
+const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 /// RFC 2516.
 const ETHERTYPE_PPPOE_SESSION: u16 = 0x8864;
 const PPPOE_HEADER_BYTES: usize = 6;
 /// RFC 1332 and RFC 5072.
 const PPP_IPV4: u16 = 0x0021;
 const PPP_IPV6: u16 = 0x0057;
+/// Address and control of Cisco's HDLC framing: to one receiver, and to all.
+const CISCO_HEADS: [[u8; 2]; 2] = [[0x0f, 0x00], [0x8f, 0x00]];
+/// What Linux cooked captures have at [`SLL_TYPE`] and [`SLL2_TYPE`] of a packet that goes out (PACKET_OUTGOING).
+const OUTGOING: u8 = 4;
+const SLL_TYPE: usize = 1;
+const SLL2_TYPE: usize = 10;
+const SLL2_INTERFACE: usize = 4;
 /// Tags and labels that are skipped at most. Real frames have three.
 const TAGS_MAX: usize = 8;
 
@@ -42,8 +57,21 @@ impl Link {
             12 | 14 | 101 | 228 | 229 => Some(Link::Ip),
             113 => Some(Link::Cooked),
             276 => Some(Link::Cooked2),
-            9 | 50 => Some(Link::Ppp),
+            9 | 50 | 104 => Some(Link::Ppp),
             _ => None,
+        }
+    }
+
+    /// Interface and way of a frame, as far as it tells: cooked ones of `-i any` do.
+    pub(crate) fn way(self, frame: &[u8]) -> u32 {
+        let is_outgoing = |at: usize| u32::from(frame.get(at) == Some(&OUTGOING));
+        match self {
+            Link::Cooked => is_outgoing(SLL_TYPE),
+            Link::Cooked2 => {
+                let interface = word(frame, SLL2_INTERFACE + 2).unwrap_or(0);
+                u32::from(interface) << 1 | is_outgoing(SLL2_TYPE)
+            }
+            _ => 0,
         }
     }
 
@@ -56,7 +84,11 @@ impl Link {
             Link::Cooked => behind_ethertype(frame, 14),
             Link::Cooked2 => behind_ethertype_at(frame, 0, 20),
             Link::Ppp => {
-                // RFC 1662: address and control may be there.
+                // RFC 1662: address and control may be there. Cisco's have other values, and an ethertype behind them
+                // (RFC 1547, 4.3.1).
+                if CISCO_HEADS.iter().any(|head| frame.starts_with(head)) {
+                    return behind_ethertype(frame, 2);
+                }
                 let framed = frame.starts_with(&[0xff, 0x03]);
                 behind_ppp(frame, if framed { 2 } else { 0 })
             }
@@ -82,6 +114,15 @@ fn behind_ethertype_at(frame: &[u8], at: usize, next: usize) -> Option<usize> {
             vlan if ETHERTYPES_VLAN.contains(&vlan) => {
                 ethertype = word(frame, next + 2)?;
                 next += 4;
+            }
+            ETHERTYPE_ETAG => {
+                ethertype = word(frame, next + ETAG_BYTES)?;
+                next += ETAG_BYTES + 2;
+            }
+            length if length < ETHERTYPE_MIN => {
+                let snap = frame.get(next..next + SNAP.len())?;
+                ethertype = word(frame, next + SNAP.len()).filter(|_| snap == SNAP)?;
+                next += SNAP.len() + 2;
             }
             mpls if ETHERTYPES_MPLS.contains(&mpls) => return behind_labels(frame, next),
             ETHERTYPE_PPPOE_SESSION => return behind_ppp(frame, next + PPPOE_HEADER_BYTES),
@@ -148,6 +189,21 @@ mod tests {
                 Link::Ethernet,
                 with(&[&mac, &[0x88, 0x47, 0, 1, 0, 9, 0, 1, 1, 9]]),
             ),
+            (
+                "E-TAG",
+                Link::Ethernet,
+                with(&[&mac, &[0x89, 0x3f, 0x10, 0, 0, 0xd8, 0, 0, 8, 0]]),
+            ),
+            (
+                "IEEE 802.3 with SNAP",
+                Link::Ethernet,
+                with(&[&mac, &[0, 50, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0]]),
+            ),
+            (
+                "VLAN and SNAP",
+                Link::Ethernet,
+                with(&[&mac, &[0x81, 0, 0, 5, 0, 50, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0]]),
+            ),
             ("BSD loopback", Link::Loopback, vec![2, 0, 0, 0]),
             ("raw", Link::Ip, vec![]),
             ("cooked", Link::Cooked, with(&[&[0; 14], &[8, 0]])),
@@ -155,6 +211,8 @@ mod tests {
             ("PPP", Link::Ppp, vec![0, 0x57]),
             ("PPP, framed", Link::Ppp, vec![0xff, 3, 0, 0x21]),
             ("PPP, short protocol", Link::Ppp, vec![0x21]),
+            ("Cisco HDLC", Link::Ppp, vec![0x0f, 0, 8, 0]),
+            ("Cisco HDLC, to all", Link::Ppp, vec![0x8f, 0, 0x86, 0xdd]),
         ];
         for (name, link, head) in rows {
             let frame = with(&[head, &[0x45; 20]]);
@@ -170,6 +228,8 @@ mod tests {
     fn what_is_not_ip_is_not_taken_for_it() {
         let arp = [[0u8; 12].as_slice(), &[8, 6], &[0; 28]].concat();
         assert_eq!(Link::Ethernet.ip_offset(&arp), None);
+        let spanning_tree = [[0u8; 12].as_slice(), &[0, 38, 0x42, 0x42, 3], &[0; 36]].concat();
+        assert_eq!(Link::Ethernet.ip_offset(&spanning_tree), None);
         let endless = [[0u8; 12].as_slice(), &[0x81, 0, 0, 1].repeat(40)].concat();
         assert_eq!(Link::Ethernet.ip_offset(&endless), None);
         assert_eq!(Link::from_number(105), None, "IEEE 802.11");

@@ -1,5 +1,7 @@
 //! Captures of every format, whole, cut and mutated.
 
+mod common;
+
 use std::io::{self, Cursor, Read, Write};
 use std::net::Ipv4Addr;
 
@@ -21,6 +23,7 @@ fn segment(number: u32) -> Segment {
         seq: number * 100,
         ack: 1,
         flags: flag::ACK,
+        window: u16::MAX,
         payload: 100,
     }
 }
@@ -106,23 +109,9 @@ fn read_stream(stream: impl Read + Send + 'static) -> (Vec<Packet>, Option<Error
     let opened = decompressed(stream)
         .map_err(Error::Io)
         .and_then(Capture::new);
-    let mut capture = match opened {
-        Ok(capture) => capture,
-        Err(error) => return (Vec::new(), Some(error)),
-    };
-    let mut packets = Vec::new();
-    loop {
-        match capture.next_packet() {
-            Ok(Some(packet)) => packets.push(packet),
-            Ok(None) => return (packets, None),
-            Err(error) => {
-                assert!(
-                    capture.next_packet().unwrap().is_none(),
-                    "an error comes once"
-                );
-                return (packets, Some(error));
-            }
-        }
+    match opened {
+        Ok(capture) => common::all_of(capture),
+        Err(error) => (Vec::new(), Some(error)),
     }
 }
 

@@ -21,6 +21,7 @@ fn segments() -> [Segment; 2] {
         seq: 0xffff_fff0,
         ack: 77,
         flags: flag::ACK | flag::FIN,
+        window: u16::MAX,
         payload: 1000,
     };
     [of(v4(1, 40_000), v4(2, 80)), of(v6(1, 40_000), v6(2, 443))]

@@ -9,6 +9,7 @@ use weir_core::verdict::{ADMITS, VERDICTS, VerdictInfo, refusals};
 
 use super::destinations::{destinations, of_asked, of_listeners};
 use super::process::process;
+use super::residence::residence;
 use super::shapes::shapes;
 use super::{Figures, Kind, Labelled, Metric, Source, Value, metric};
 use crate::fields::of;
@@ -25,6 +26,7 @@ pub fn guard() -> &'static [Metric] {
         verdicts
             .chain(sums())
             .chain(listeners())
+            .chain(residence())
             .chain(class_verdicts)
             .chain(classes())
             .chain(of_listeners())
@@ -37,7 +39,7 @@ pub fn guard() -> &'static [Metric] {
     &METRICS
 }
 
-fn listeners() -> [Metric; 11] {
+fn listeners() -> [Metric; 13] {
     [
         gauge("in_force", |l| f64::from(u8::from(l.in_force))),
         gauge("listening", |l| f64::from(u8::from(l.listening))),
@@ -55,10 +57,12 @@ fn listeners() -> [Metric; 11] {
             Kind::Gauge,
             Source {
                 of: "target_wait",
-                help: "The wait over which SYNs are refused, in seconds; absent where the wait does not decide",
+                help: "The wait that is kept, in seconds: target_wait, or kept_wait_us where that is longer; beside a controller with a target_wait, the controller's. Absent where no wait decides",
             },
             |l: &Listener| target_wait(l).map(|wait| Value::Level(wait.as_secs_f64())),
         ),
+        counted("offered", |l| l.offered),
+        counted("would_refuse", |l| l.would_refuse),
         counter("released", |l| l.released),
         counter("overtook", |l| l.overtook),
         gauge("parked", |l| l.parked.into()),
@@ -116,13 +120,18 @@ impl Labelled for ListenerInfo {
     }
 }
 
-/// The wait over which a listener refuses; `None` where the wait does not decide (`admit = "queue"`, `establish =
-/// "default"`).
+/// The wait that is kept at a listener: the target in force, as far as the report has it. Else that over which the listener
+/// itself refuses: `target_wait`, or more where one service takes longer. `None` where the wait does not decide
+/// (`admit = "queue"`, `establish = "default"`).
 pub fn target_wait(listener: &Listener) -> Option<Duration> {
+    if let Some(us) = listener.target_in_force_us {
+        return Some(Duration::from_micros(us));
+    }
     let word = |key: &str| listener.settings.get(key)?.as_str();
     let decides = word("admit") == Some("wait") && word("establish") != Some("default");
     let target = word("target_wait").filter(|_| decides)?;
-    parse_duration(target).ok()
+    let kept = Duration::from_micros(listener.kept_wait_us.unwrap_or(0));
+    Some(parse_duration(target).ok()?.max(kept))
 }
 
 impl Labelled for Class {
@@ -207,6 +216,13 @@ fn class_verdict(row: &'static VerdictInfo) -> Metric {
 fn counter(field: &str, value: fn(&Listener) -> u64) -> Metric {
     let source = of("Listener", field);
     let value = move |l: &Listener| Some(Value::Count(value(l)));
+    metric(format!("weir_{field}"), Kind::Counter, source, value)
+}
+
+/// The same of a field that not every listener has.
+fn counted(field: &str, value: fn(&Listener) -> Option<u64>) -> Metric {
+    let source = of("Listener", field);
+    let value = move |l: &Listener| value(l).map(Value::Count);
     metric(format!("weir_{field}"), Kind::Counter, source, value)
 }
 

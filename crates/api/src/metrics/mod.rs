@@ -9,6 +9,7 @@ mod guard;
 mod process;
 mod proxies;
 mod render;
+mod residence;
 mod shapes;
 #[cfg(test)]
 mod tests;

@@ -165,6 +165,21 @@ fn only_a_listener_that_refuses_by_the_wait_has_a_target() {
     assert_eq!(target("wait", "default"), None);
 }
 
+#[test]
+fn beside_a_controller_the_target_is_the_one_in_force() {
+    let listener = Listener {
+        target_in_force_us: Some(50_000),
+        settings: [
+            ("admit".to_owned(), "wait".into()),
+            ("target_wait".to_owned(), "20ms".into()),
+        ]
+        .into(),
+        ..Listener::default()
+    };
+    let target = target_wait(&listener);
+    assert_eq!(target, Some(std::time::Duration::from_millis(50)));
+}
+
 /// Some of 50 µs, and one of 90 s.
 fn times(short: u64) -> Times {
     let range = |up_to_us, count| TimeRange { up_to_us, count };

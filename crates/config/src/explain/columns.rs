@@ -124,7 +124,7 @@ pub(super) static COLUMNS: &[Column] = &[
     // `weir top`.
     column(
         "target",
-        "The wait that is to be kept: target_wait of the listener, or of the controller where the wait does not decide (admit = queue)",
+        "The wait that is to be kept: target_wait of the listener, or of the controller beside it",
         "Red columns of the chart are over it.",
     ),
     column(

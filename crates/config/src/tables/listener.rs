@@ -9,11 +9,17 @@ use crate::address::parse_listen_address;
 use crate::error::Fault;
 use crate::key::Key;
 use crate::names::{name, parse_interfaces};
+use crate::suggest::did_you_mean;
 use crate::table::Table;
 use crate::tables::listener_lint::lint;
-use crate::types::{Kind, Type, duration, flag, number, text, word};
+use crate::types::{Kind, Type, duration, flag, number, text, whole, word};
 use crate::value::{Given, Setting};
-use weir_core::listener::{Establish, ListenAddress, Listener, MAX_LISTENERS, QueueOrder};
+use weir_core::listener::{
+    Establish, Front, ListenAddress, Listener, MAX_LISTENERS, QueueOrder, ResidenceMode,
+};
+use weir_core::timewait::ListenerTimeWait;
+use weir_core::units::format_duration;
+use weir_core::workload::{Pattern, Where};
 
 static KEYS: LazyLock<Vec<Key<Listener>>> = LazyLock::new(keys);
 
@@ -27,6 +33,9 @@ fn keys() -> Vec<Key<Listener>> {
             "The address and port to guard; * is every address, IPv4 and IPv6")
             .required("address = \"*:80\"")
             .note("[::]:80 guards IPv4 too, as a server's socket there takes it without IPV6_V6ONLY, unless another listener has 0.0.0.0:80."),
+        Key::new("where", field!(Listener, location), location(),
+            "In which network namespaces weir guards it: here, on the whole machine, or where container:NAME, unit:NAME, netns:NAME or pod:NAMESPACE/NAME is")
+            .note("container:web-*, unit:nginx, netns:NAME and pod:shop/web-* are as docker, podman, systemctl, ip netns and kubectl have them; * and ? stand for any characters. The port is the one inside, not a published one. With machine weir's own is among them. docs/containers.md says more."),
         Key::new("interfaces", field!(Listener, interfaces), interfaces(),
             "The interfaces on which weir guards it")
             .absent("all, also those that appear later").example("[\"eth0\"]").empty("all"),
@@ -46,6 +55,12 @@ fn keys() -> Vec<Key<Listener>> {
             "Which waiting connection the server accepts next"),
         Key::new("ageing", field!(Listener, ageing), ageing(),
             "Wait after which a connection counts as of the next higher priority, with queue = priority; off: the lowest may starve"),
+        Key::new("residence", field!(Listener, residence), residence(),
+            "How long requests may stay in the server before weir refuses more; observe: weir only measures it")
+            .note("It looks at the sockets of the port, not at packets, and takes about 1 % of a CPU with up to 20 000 connections. docs/residence.md says what it sees."),
+        Key::new("residence_of", field!(Listener, residence_of), whole(1..=u16::MAX).or("own"),
+            "The port whose requests residence is about; own: the listener's")
+            .note("The port of a server on this machine that the listener's program asks: nginx on 443 with TLS, the application on 8000. weir measures there, and refuses here."),
         Key::new("health_checks", field!(Listener, health_checks), flag(),
             "Let clients in where others are refused if their address connects seldom and steadily, as health checks do"),
         Key::new("half_close", field!(Listener, half_close), word(),
@@ -77,6 +92,43 @@ fn address() -> Type<ListenAddress> {
     )
 }
 
+fn location() -> Type<Where> {
+    let values = "here | machine | container:NAME | unit:NAME | netns:NAME | pod:NAMESPACE/NAME";
+    text(Kind::Place, values, parse_where, Where::to_string)
+}
+
+/// `container:web-*` and the like, as a listener and `weir status --where` have it.
+///
+/// # Errors
+/// The text is none of them.
+pub fn parse_where(text: &str) -> Result<Where, Fault> {
+    Where::parse(text).ok_or_else(|| {
+        let kinds = ["here", "machine", "container", "unit", "netns", "pod"];
+        let (kind, name) = text.split_once(':').unwrap_or((text, ""));
+        let hint = match (did_you_mean(kind, &kinds), kind) {
+            (_, "container" | "unit" | "netns") => format!(
+                "name it, as in \"{kind}:web\": at most {} characters, without '/' and spaces",
+                Pattern::MOST
+            ),
+            (_, "pod") => "name it with its namespace, as in \"pod:shop/web-*\"".to_owned(),
+            (_, "label" | "docker" | "podman") => {
+                "container:NAME is every engine's; labels cannot be named yet".to_owned()
+            }
+            (Some(meant @ ("here" | "machine")), _) => format!("did you mean \"{meant}\"?"),
+            (Some(meant), _) => {
+                let name = if name.is_empty() { "NAME" } else { name };
+                format!("did you mean \"{meant}:{name}\"?")
+            }
+            (None, _) => {
+                "here, machine, container:NAME, unit:NAME, netns:NAME or pod:NAMESPACE/NAME; without it weir guards its own \
+                 network namespace"
+                    .to_owned()
+            }
+        };
+        Fault::new(format!("{text:?} is no place"), hint)
+    })
+}
+
 fn interfaces() -> Type<Vec<String>> {
     Type::new(
         Kind::Names,
@@ -95,8 +147,60 @@ pub(crate) fn wait() -> Type<Duration> {
     duration(Duration::from_millis(1)..=Duration::from_secs(10), "20ms")
 }
 
+fn residence() -> Type<ResidenceMode> {
+    let time = || duration(Duration::from_millis(10)..=Duration::from_secs(60), "250ms");
+    let read = time().or("off");
+    let values = "off | observe | 10ms to 1min";
+    Type::new(
+        Kind::Time,
+        values,
+        move |given: &Given| match given {
+            Given::Text(text) if text == "observe" => Ok(ResidenceMode::Observe),
+            given => Ok((read.read)(given)
+                .map_err(|fault| {
+                    Fault::new(fault.cause, format!("{}, or \"observe\"", fault.hint))
+                })?
+                .map_or(ResidenceMode::Off, ResidenceMode::Within)),
+        },
+        |residence| match residence {
+            ResidenceMode::Off => Setting::Text("off".into()),
+            ResidenceMode::Observe => Setting::Text("observe".into()),
+            ResidenceMode::Within(time) => Setting::Text(format_duration(*time)),
+        },
+    )
+}
+
 fn ageing() -> Type<Option<Duration>> {
     duration(Duration::from_millis(1)..=Duration::from_secs(3600), "2s").or("off")
+}
+
+/// What a listener asks for that weir does in its own network namespace only.
+fn not_there_yet(listener: &Listener) -> Result<(), (&'static str, Fault)> {
+    let asked = [
+        ("queue", listener.queue == QueueOrder::Priority, "\"fifo\""),
+        (
+            "residence",
+            listener.residence != ResidenceMode::Off,
+            "\"off\"",
+        ),
+        (
+            "timewait",
+            listener.timewait != ListenerTimeWait::Off,
+            "\"off\"",
+        ),
+        ("per_socket", listener.per_socket, "false"),
+        ("front", listener.front == Front::Xdp, "\"tc\""),
+    ];
+    let Some((key, _, only)) = asked.into_iter().find(|(_, asked, _)| *asked) else {
+        return Ok(());
+    };
+    let cause = format!(
+        "is not there yet in other network namespaces (where = \"{}\")",
+        listener.location
+    );
+    let hint =
+        format!("{key} = {only}; or a weir inside: `nsenter --net=… weir run`, without where");
+    Err((key, Fault::new(cause, hint)))
 }
 
 /// The address of a listener that the file gives none.
@@ -136,7 +240,8 @@ impl Table for Listener {
     }
 
     fn collides(&self, other: &Listener) -> bool {
-        self.address.conflicts(&other.address)
+        // In other places the first of the file has what both are about.
+        self.location == other.location && self.address.conflicts(&other.address)
     }
 
     fn check(&self) -> Result<(), (&'static str, Fault)> {
@@ -146,7 +251,10 @@ impl Table for Listener {
             let hint = "queue = \"priority\" goes with establish = \"reserv\" or \"no-syn-drop\"";
             return Err(("establish", Fault::new(message, hint)));
         }
-        Ok(())
+        match self.location {
+            Where::Here => Ok(()),
+            _ => not_there_yet(self),
+        }
     }
 
     fn lint(&self, given: &[&str]) -> Vec<String> {

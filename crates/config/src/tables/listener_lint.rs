@@ -4,6 +4,7 @@
 
 use weir_core::listener::{
     Admit, DEFAULT_AGEING, Establish, HalfClose, Listener, Mode, QueueOrder, RejectSyn,
+    ResidenceMode,
 };
 use weir_core::timewait::{Holder, ListenerTimeWait};
 
@@ -39,6 +40,9 @@ pub(crate) fn lint(listener: &Listener, given: &[&str]) -> Vec<String> {
     // The example spells the default out.
     if l.queue == QueueOrder::Fifo && given("ageing") && l.ageing != Some(DEFAULT_AGEING) {
         say("ageing is unused: it belongs to queue = priority".into());
+    }
+    if l.residence == ResidenceMode::Off && l.residence_of.is_some() {
+        say("residence_of is unused: it belongs to residence".into());
     }
     if l.admit == Admit::Wait && l.interval < l.target_wait {
         say(
@@ -131,6 +135,7 @@ mod tests {
                 "admit = \"queue\"\ninterval = \"20ms\"",
                 "interval is unused",
             ),
+            ("residence_of = 8000", "residence_of is unused"),
             ("interval = \"10ms\"", "shorter than target_wait"),
             ("reason = true\nreject_syn = \"drop\"", "reason is unused"),
             ("half_close = \"reset\"", "breaks clients"),
@@ -156,6 +161,7 @@ mod tests {
             "establish = \"no-syn-drop\"",
             "timewait = \"negotiate\"\nholder = \"server\"",
             "admit = \"queue\"",
+            "residence = \"observe\"\nresidence_of = 8000",
             "overbook = 0.5",
             "reason = true",
             "establish = \"abort\"\nreject_syn = \"drop\"\nreason = true",

@@ -77,12 +77,7 @@ impl Table for Tunnel {
 
 /// The tunnels of a file, and what is wrong in it as `location: object: cause | hint`.
 fn read(source: &str) -> (Vec<Tunnel>, Vec<String>) {
-    let mut reader = Reader {
-        file: "f",
-        source,
-        problems: Vec::new(),
-        warnings: Vec::new(),
-    };
+    let mut reader = Reader::new("f", source);
     let file = DeTable::parse(source).expect("the test's file is TOML");
     let (key, value) = file.get_ref().iter().next().expect("it has a table");
     let tunnels = reader.tables::<Tunnel>(key, value);

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use weir_core::listener::{
-    Admit, Establish, Front, HalfClose, Listener, MAX_LISTENERS, Mode, RejectSyn,
+    Admit, Establish, Front, HalfClose, Listener, MAX_LISTENERS, Mode, RejectSyn, ResidenceMode,
 };
 use weir_core::timewait::{Holder, ListenerTimeWait};
+use weir_core::workload::Where;
 
 use super::problems;
 use crate::{Table, parse};
@@ -16,6 +17,7 @@ fn every_key_is_read() {
         [[listener]]
         name = "web"
         address = "10.0.0.1:8080"
+        where = "here"
         interfaces = ["eth0", "lo"]
         establish = "no-syn-drop"
         reject_syn = "drop"
@@ -25,6 +27,8 @@ fn every_key_is_read() {
         interval = "3s"
         queue = "priority"
         ageing = "off"
+        residence = "0.25s"
+        residence_of = 8000
         health_checks = false
         half_close = "reset"
         timewait = "negotiate"
@@ -50,6 +54,8 @@ fn every_key_is_read() {
         least_length: 0,
         queue: weir_core::listener::QueueOrder::Priority,
         ageing: None,
+        residence: ResidenceMode::Within(Duration::from_millis(250)),
+        residence_of: Some(8000),
         health_checks: false,
         half_close: HalfClose::Reset,
         timewait: ListenerTimeWait::Negotiate,
@@ -58,9 +64,72 @@ fn every_key_is_read() {
         reason: true,
         mode: Mode::Observe,
         front: Front::Xdp,
+        location: Where::Here,
     };
     assert_eq!(parse("f", file).unwrap().listeners, [expected]);
-    assert_eq!(Listener::keys().len(), 19, "this test must set every key");
+    assert_eq!(Listener::keys().len(), 22, "this test must set every key");
+    // The others are weir's own namespace's.
+    let there = "[[listener]]\naddress = \"*:80\"\nwhere = \"container:web-*\"\n";
+    let location = parse("f", there).unwrap().listeners[0].location.clone();
+    assert_eq!(Some(location), Where::parse("container:web-*"));
+}
+
+#[test]
+fn what_is_not_there_yet_in_other_namespaces_is_refused() {
+    for line in [
+        "queue = \"priority\"",
+        "residence = \"observe\"",
+        "timewait = \"negotiate\"",
+        "per_socket = true",
+        "front = \"xdp\"",
+    ] {
+        let key = line.split(' ').next().unwrap();
+        for place in ["machine", "container:web", "unit:nginx", "netns:blue"] {
+            let file = format!(
+                "[[listener]]\nname = \"web\"\naddress = \"*:80\"\nwhere = \"{place}\"\n{line}\n"
+            );
+            let found = problems(&file);
+            let said =
+                format!("listener \"web\": {key}: is not there yet in other network namespaces");
+            assert!(found.len() == 1 && found[0].contains(&said), "{found:?}");
+        }
+    }
+    let file = "[[listener]]\naddress = \"*:80\"\nwhere = \"machine\"\n[controller]\ntarget_wait = \"20ms\"\n";
+    let found = problems(file);
+    assert!(
+        found.len() == 1 && found[0].contains("the controller is not there yet in other"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn one_address_may_be_guarded_in_several_places() {
+    let listener = |place: &str| {
+        format!(
+            "[[listener]]\nname = \"l{}\"\naddress = \"*:80\"\n{place}\n",
+            place.len()
+        )
+    };
+    let two = |one: &str, other: &str| parse("f", &(listener(one) + &listener(other)));
+    assert!(two("", "where = \"container:web\"").is_ok());
+    assert!(two("where = \"netns:a\"", "where = \"netns:ab\"").is_ok());
+    assert!(two("", "where = \"here\"").is_err());
+}
+
+#[test]
+fn a_place_that_is_none_has_a_hint() {
+    for (place, hint) in [
+        ("contaner:web", "did you mean \"container:web\"?"),
+        ("host", "here, machine, container:NAME"),
+        ("pod:web", "\"pod:shop/web-*\""),
+        ("label:app", "labels cannot be named yet"),
+        ("container:", "name it, as in \"container:web\""),
+        ("machin", "did you mean \"machine\"?"),
+    ] {
+        let file = format!("[[listener]]\naddress = \"*:80\"\nwhere = \"{place}\"\n");
+        let found = problems(&file);
+        assert!(found.len() == 1 && found[0].contains(hint), "{found:?}");
+    }
 }
 
 #[test]
@@ -105,6 +174,10 @@ fn mistakes_are_placed_and_hinted() {
         (
             "interval = \"11s\"",
             "4:12: listener \"web\": interval: \"11s\" is out of range | a duration with its unit from 1ms to 10s, for example \"20ms\"",
+        ),
+        (
+            "residence_of = 0",
+            "4:16: listener \"web\": residence_of: 0 is out of range | a whole number from 1 to 65535, or \"own\"",
         ),
         (
             "interfaces = []",

@@ -3,19 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::cake::{Cake, CakeParams};
-use super::codel::{Codel, CodelParams, LimitedCodel};
-use super::fifo::{Fifo, FifoParams};
-use super::flows::{FlowParams, Flows};
-use super::fq_codel::FqCodel;
 use super::limit::LimitParams;
-use super::packet::Packet;
-use super::pie::{Pie, PieParams};
-use super::prio::{Prio, PrioParams};
-use super::queue::{Aqm, Count, Hooks, Stats};
-use super::red::{Red, RedParams};
-use super::sfq::{Sfq, SfqParams};
-use super::spa::{Spa, SpaParams};
+use super::params::{CodelParams, FlowParams, PieParams, SfqParams, SpaParams};
 
 const MS: u64 = 1_000_000;
 /// Room of weir's low queues. A SYN/ACK that does not wait tells the server a short round-trip time; its timeout is then
@@ -173,7 +162,7 @@ impl Setup {
     }
 
     /// Time of a full packet on the link, ns.
-    fn packet_ns(&self) -> u64 {
+    pub fn packet_ns(&self) -> u64 {
         u64::from(self.mtu_bytes) * NS_PER_SECOND / self.rate_bytes_per_s.max(1)
     }
 
@@ -266,22 +255,6 @@ impl Setup {
         }
     }
 
-    fn red(&self) -> RedParams {
-        // tc-red(8): limit = 4 max, max = 3 min, and the weight that a burst of (2 min + max) / 3 needs.
-        let limit_bytes = self.buffer_packets * self.mtu_bytes;
-        RedParams {
-            min_bytes: limit_bytes / 12,
-            max_bytes: limit_bytes / 4,
-            limit_bytes,
-            weight_log: 4,
-            max_p: u32::MAX / 50,
-            packet_ns: 1000 * NS_PER_SECOND / self.rate_bytes_per_s.max(1),
-            adaptive: false,
-            spare_syn: false,
-            ecn: self.ecn,
-        }
-    }
-
     /// PIE as the kernel has it, with the values of RFC 8033.
     pub fn pie(&self) -> PieParams {
         PieParams {
@@ -302,21 +275,6 @@ impl Setup {
         SfqParams {
             limit_packets: 127,
             quantum_bytes: self.mtu_bytes,
-        }
-    }
-
-    /// CAKE as the kernel has it by default (cake_set_rate()), with a target like `spa-fq`'s.
-    pub fn cake(&self) -> CakeParams {
-        const NORMAL_TARGET_NS: u64 = 5 * MS;
-        let (packet_ns, rate) = (self.packet_ns(), self.rate_bytes_per_s);
-        let target_ns = NORMAL_TARGET_NS.max(packet_ns * 3 / 2);
-        CakeParams {
-            target_ns,
-            interval_ns: (100 * MS + target_ns - NORMAL_TARGET_NS).max(2 * target_ns),
-            packet_ns,
-            quantum_bytes: (rate >> 12).clamp(300, 1514) as u32,
-            // Four times what the link carries in 100 ms, and at least 4 MiB.
-            room_bytes: (rate / 10 * 4).max(4 << 20),
         }
     }
 
@@ -346,106 +304,6 @@ impl Setup {
             demoted_log: 3,
         }
     }
-
-    /// An empty queue.
-    pub fn build<P>(&self, discipline: Discipline) -> AnyQueue<P> {
-        let packets = FifoParams::Packets(self.buffer_packets);
-        let prio = |fin| {
-            AnyQueue::Prio(Prio::new(PrioParams {
-                limit: packets,
-                fin,
-            }))
-        };
-        match discipline {
-            Discipline::Fifo => AnyQueue::Fifo(Fifo::new(packets)),
-            Discipline::Bfifo => {
-                let bytes = self.buffer_packets * self.mtu_bytes;
-                AnyQueue::Fifo(Fifo::new(FifoParams::Bytes(bytes)))
-            }
-            Discipline::Red => AnyQueue::Red(Red::new(self.red())),
-            Discipline::Ared => AnyQueue::Red(Red::new(RedParams {
-                adaptive: true,
-                ..self.red()
-            })),
-            Discipline::RedFavor => AnyQueue::Red(Red::new(RedParams {
-                spare_syn: true,
-                ..self.red()
-            })),
-            Discipline::Codel => AnyQueue::Codel(Codel::new(self.codel(), DEFAULT_PACKETS)),
-            Discipline::FqCodel => AnyQueue::FqCodel(FqCodel::new(self.flows(self.codel()))),
-            Discipline::Pie => AnyQueue::Pie(Pie::new(self.pie())),
-            Discipline::Sfq => AnyQueue::Sfq(Sfq::new(self.sfq())),
-            Discipline::Cake => AnyQueue::Cake(Cake::new(self.cake())),
-            Discipline::SynPrio => prio(false),
-            Discipline::SynFinPrio => prio(true),
-            Discipline::SpaPaper => {
-                AnyQueue::Spa(Spa::new(self.spa_paper(), self.codel(), DEFAULT_PACKETS))
-            }
-            Discipline::Spa => {
-                AnyQueue::Spa(Spa::new(self.spa(), self.own_codel(), self.own_packets()))
-            }
-            Discipline::SpaFq => AnyQueue::SpaFq(Spa::with_flows(self.spa(), self.own_flows())),
-            Discipline::SpaFqTc => {
-                AnyQueue::SpaFq(Spa::with_flows(self.spa(), self.own_fq_codel()))
-            }
-        }
-    }
-}
-
-/// A queue of any discipline.
-#[derive(Debug)]
-#[allow(missing_docs)]
-pub enum AnyQueue<P> {
-    Fifo(Fifo<P>),
-    Red(Red<P>),
-    Codel(Codel<P>),
-    FqCodel(FqCodel<P>),
-    Pie(Pie<P>),
-    Sfq(Sfq<P>),
-    Cake(Cake<P>),
-    Prio(Prio<P>),
-    Spa(Spa<P, LimitedCodel>),
-    SpaFq(Spa<P, Flows>),
-}
-
-/// Calls a method of whichever discipline it is.
-macro_rules! each {
-    ($queue:expr, $inner:ident => $call:expr) => {
-        match $queue {
-            AnyQueue::Fifo($inner) => $call,
-            AnyQueue::Red($inner) => $call,
-            AnyQueue::Codel($inner) => $call,
-            AnyQueue::FqCodel($inner) => $call,
-            AnyQueue::Pie($inner) => $call,
-            AnyQueue::Sfq($inner) => $call,
-            AnyQueue::Cake($inner) => $call,
-            AnyQueue::Prio($inner) => $call,
-            AnyQueue::Spa($inner) => $call,
-            AnyQueue::SpaFq($inner) => $call,
-        }
-    };
-}
-
-impl<P: Packet> Aqm<P> for AnyQueue<P> {
-    fn enqueue<H: Hooks<P>>(&mut self, packet: P, now_ns: u64, hooks: &mut H) {
-        each!(self, queue => queue.enqueue(packet, now_ns, hooks))
-    }
-
-    fn dequeue<H: Hooks<P>>(&mut self, now_ns: u64, hooks: &mut H) -> Option<P> {
-        each!(self, queue => queue.dequeue(now_ns, hooks))
-    }
-
-    fn backlog(&self) -> Count {
-        each!(self, queue => queue.backlog())
-    }
-
-    fn stats(&self) -> &Stats {
-        each!(self, queue => queue.stats())
-    }
-
-    fn state_bytes(&self) -> usize {
-        each!(self, queue => queue.state_bytes())
-    }
 }
 
 #[cfg(test)]
@@ -469,5 +327,13 @@ mod tests {
         assert_eq!(of(2_400_000), (21, 200, 300, 396));
         assert_eq!(of(10_000_000), (5, 100, 305, 1651));
         assert_eq!(of(1_000_000_000), (5, 100, 1514, 10_240));
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for discipline in Discipline::ALL {
+            assert_eq!(discipline.name().parse(), Ok(discipline));
+        }
+        assert!("tbf".parse::<Discipline>().is_err());
     }
 }

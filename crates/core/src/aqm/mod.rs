@@ -1,49 +1,12 @@
-//! Queueing disciplines for the bottleneck link.
+//! What `weir shape` puts on a device: the queueing disciplines by name, and their parameters for a link.
 //!
-//! A discipline decides which packets wait, in which order they leave, and which are dropped or marked. Each has one
-//! file, and keeps three things apart, as the kernel's `include/net/codel_impl.h` does: `…Params`, which only the
-//! operator changes; `…Vars`, its state; and [`Stats`], what it has counted. Time, randomness and the drop function
-//! are arguments: the simulator, the emulated link and the benchmarks run the same code. Memory is allocated only
-//! while a queue grows past its longest so far.
-//!
-//! | name | discipline | source |
-//! |---|---|---|
-//! | `fifo`, `bfifo` | one queue, limited in packets or in bytes | |
-//! | `red`, `ared`, `red-favor` | random early detection; with an adaptive probability; SYNs spared | Floyd 1993, 2001; Anelli 2012 |
-//! | `codel` | controlled delay | RFC 8289 |
-//! | `fq-codel` | CoDel in each of many flow queues | RFC 8290 |
-//! | `pie` | proportional integral controller | RFC 8033 |
-//! | `sfq` | stochastic fair queueing | McKenney 1990 |
-//! | `cake` | round robin that shares by hosts and then by flows, COBALT in each flow | Høiland-Jørgensen 2018 |
-//! | `syn-prio`, `syn-fin-prio` | two FIFOs, control segments first | BHD18 Table III |
-//! | `spa-paper` | two CoDel queues, SYN and FIN first | BHD18 Section V |
-//! | `spa` | the same with weir's [`limit`] of the high queue, SYN only, ECN in the low queue | |
-//! | `spa-fq` | `spa` whose low queue is one queue for each flow | |
+//! The queues themselves run in the kernel. Those that are weir's own have their models in `weir-models`; the simulator
+//! (`weir-sim`) has all of them.
 
-pub mod cake;
-pub mod codel;
-pub mod control;
 pub mod discipline;
-pub mod fifo;
-pub mod flows;
-pub mod fq_codel;
-pub mod limit;
-pub mod packet;
-pub mod pie;
-pub mod pool;
-pub mod prio;
-pub mod queue;
-pub mod red;
-pub mod sfq;
-pub mod spa;
-pub mod subqueue;
+mod limit;
+mod params;
 
-pub use control::Control;
-pub use discipline::{AnyQueue, Discipline, Setup};
-pub use packet::{Ecn, Packet};
-pub use queue::{Aqm, Cause, Hooks, Stats};
-
-#[cfg(test)]
-mod properties;
-#[cfg(test)]
-mod testing;
+pub use discipline::{Discipline, Setup};
+pub use limit::{ByteRate, COST_SHIFT, LimitParams};
+pub use params::{CodelParams, FlowParams, PieParams, SfqParams, SpaParams};

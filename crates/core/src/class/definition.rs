@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::bucket::{Limit, default_burst};
+use super::bucket::{BucketLimit, default_burst};
 use crate::abi;
 use crate::prefix::Prefix;
 
@@ -109,8 +109,8 @@ impl Class {
     }
 
     /// Its rate as the bucket takes it; `None`: no limit.
-    pub fn limit(&self) -> Option<Limit> {
-        Some(Limit::new(self.rate?, self.burst_in_force()?))
+    pub fn limit(&self) -> Option<BucketLimit> {
+        Some(BucketLimit::new(self.rate?, self.burst_in_force()?))
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::queue::{Budget, Clock, LEAST_RATE, UNUSED};
 use super::standing::Standing;
+use crate::units::about_rate;
 
 /// The CPU must stand over its bound for so many intervals in which connections come: it is noisier than a
 /// queue, and what comes is known only after some intervals.
@@ -127,9 +128,11 @@ impl CpuLoop {
             return None;
         }
         let reason = format!(
-            "CPU {:.0} %, at most {:.0} %; {demand:.0} SYN/s come, {admitted:.0}/s come in",
+            "CPU {:.0} %, at most {:.0} %; {} SYN/s come, {}/s come in",
             100.0 * cpu,
             100.0 * max_cpu,
+            about_rate(demand),
+            about_rate(admitted),
         );
         Some(Budget {
             rate: on.budget,

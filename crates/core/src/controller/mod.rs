@@ -5,7 +5,7 @@
 //! second limit beside the operator's own `rate`, of which the lower one holds.
 //!
 //! Each listener has a loop that keeps the wait in its accept queue at `target_wait`, and the machine
-//! has one that keeps the CPU under `max_cpu`. A loop is off until its measure *stands* over its bound:
+//! has one that keeps the CPU under `max_cpu`. Of a server that queues inside, [`crate::residence`] says what may come in. A loop is off until its measure *stands* over its bound:
 //! a burst that drains by itself is nobody's to refuse. Once on, it has a *budget*, the connections a
 //! second that may come in, and [`share()`] hands it out: first the `min_rate` of every class, then by
 //! priority. So the lowest priority gives way first, and the connections that no class fits are the
@@ -19,6 +19,7 @@
 
 mod average;
 mod cpu;
+mod inside;
 mod pid;
 mod queue;
 mod share;
@@ -27,7 +28,7 @@ mod statistics;
 mod step;
 
 #[cfg(test)]
-mod sim;
+pub(crate) mod sim;
 #[cfg(test)]
 mod speeds;
 #[cfg(test)]
@@ -75,12 +76,16 @@ impl Settings {
     /// the controller can.
     pub fn beside(&self, listener: &Listener) -> Listener {
         let mut listener = listener.clone();
-        let target = self.target_wait.filter(|_| self.mode == Mode::Enforce);
-        if let (Some(target), Admit::Wait) = (target, listener.admit) {
+        if let (Some(target), Admit::Wait) = (self.enforced_target(), listener.admit) {
             listener.target_wait = listener.target_wait.max(LISTENER_WAITS * target);
             listener.least_length = LISTENER_LENGTH;
         }
         listener
+    }
+
+    /// The target that the controller enforces; `None`: it keeps no wait.
+    pub fn enforced_target(&self) -> Option<Duration> {
+        self.target_wait.filter(|_| self.mode == Mode::Enforce)
     }
 }
 

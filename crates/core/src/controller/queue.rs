@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::pid::{Gains, Pid};
 use super::standing::Standing;
 use super::statistics::ListenerStatistics;
+use crate::units::{about_rate, format_duration};
 
 /// The queue must stand over its set point for so many intervals before anybody is refused.
 const STANDS_INTERVALS: u32 = 3;
@@ -25,7 +26,7 @@ const OVER_INTERVALS: u32 = 8;
 /// And for the time of so many accepts.
 const OVER_ACCEPTS: f64 = 96.0;
 /// The shortest set point, in connections: a server of long service has one waiting at every moment.
-const LEAST_QUEUE: f64 = 10.0;
+pub const LEAST_QUEUE: f64 = 10.0;
 /// The longest set point, as a share of the backlog: beyond it bursts of high classes find no place.
 const OF_BACKLOG: f64 = 0.5;
 /// Below this share of its set point the queue may run empty, and the server be throttled for nothing.
@@ -33,7 +34,7 @@ const NEARLY_EMPTY: f64 = 0.25;
 /// How much more is let in an interval while it is nearly empty; doubles up to the second.
 const PROBE: (f64, f64) = (0.05, 0.3);
 /// The least budget, as a share of what the server accepts.
-const LEAST_SHARE: f64 = 0.05;
+pub const LEAST_SHARE: f64 = 0.05;
 /// While a long queue is worked off the lowest class waits. So much of what the server accepts stays for those
 /// above it: with more, the queue of four times saturation would not be gone within two seconds.
 const ABOVE_SHARE: f64 = 0.25;
@@ -297,7 +298,7 @@ fn by_chance(rate: f64, clock: Clock) -> f64 {
 }
 
 /// What no class is limited below, so that a listener that opens up again does so at once.
-fn least_rate(capacity: f64) -> f64 {
+pub fn least_rate(capacity: f64) -> f64 {
     LEAST_RATE.min(capacity * LEAST_RATE_SHARE)
 }
 
@@ -314,11 +315,11 @@ fn accepts(n: f64, capacity: f64) -> Duration {
 fn reason(listener: &ListenerStatistics, target: Duration, demand: f64) -> String {
     let wait = listener.wait().unwrap_or_default();
     format!(
-        "{:.0} connections wait {} for accept(), target {}; {:.0} SYN/s come, {:.0}/s are accepted",
+        "{:.0} connections wait {} for accept(), target {}; {} SYN/s come, {}/s are accepted",
         listener.queue_length,
-        crate::units::format_duration(Duration::from_millis(wait.as_millis() as u64)),
-        crate::units::format_duration(target),
-        demand,
-        listener.accepts_mean.value().unwrap_or(0.0).max(0.0),
+        format_duration(Duration::from_millis(wait.as_millis() as u64)),
+        format_duration(target),
+        about_rate(demand),
+        about_rate(listener.accepts_mean.value().unwrap_or(0.0).max(0.0)),
     )
 }

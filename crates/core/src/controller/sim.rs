@@ -5,30 +5,30 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
+use proptest::prelude::ProptestConfig;
+use proptest::test_runner::RngSeed;
+
+use weir_models::admit::QueueView;
+use weir_models::random::Random;
+use weir_models::wait::{Wait, WaitRule};
+
 use super::*;
-use crate::admit::QueueView;
 use crate::class::Bucket;
 use crate::listener::{ListenAddress, Listener, Mode};
-use crate::wait::{Wait, WaitRule};
 
-/// SplitMix64: enough randomness for arrivals.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// 0.0 < .. <= 1.0
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64 + f64::EPSILON
-    }
-
-    fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * self.unit().min(1.0).ln()
+/// So many worlds, the same in each run but with `PROPTEST_RNG_SEED`: what is claimed of all worlds holds in most. Next
+/// to a load of one, chance says when a queue stands, and one world of a hundred breaks a claim for a moment.
+pub fn worlds(cases: u32) -> ProptestConfig {
+    let config = ProptestConfig::default();
+    let rng_seed = match config.rng_seed {
+        RngSeed::Random => RngSeed::Fixed(33),
+        fixed => fixed,
+    };
+    ProptestConfig {
+        cases,
+        rng_seed,
+        max_shrink_iters: 0,
+        ..config
     }
 }
 
@@ -195,7 +195,11 @@ impl World {
         let listener = self.controller.settings().beside(&listener);
         self.admit_wait = Some(AdmitWait {
             wait: Wait::default(),
-            rule: WaitRule::from(&listener),
+            rule: WaitRule {
+                target_ns: listener.target_wait.as_nanos() as u64,
+                interval_ns: listener.interval.as_nanos() as u64,
+                least_length: listener.least_length,
+            },
         });
         self
     }
@@ -336,9 +340,11 @@ impl World {
                 queue_length: (self.queue.len() as f64 + noise) as u32,
                 queue_limit: self.limit as u32,
                 half_open: 0,
+                service: None,
                 syns: self.syns,
                 admitted: self.admitted,
                 refused: self.refused,
+                inside: None,
             }],
             classes: self.classes.iter().map(Class::reading).collect(),
             ..Reading::default()

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::sim::{World, rule};
+use super::sim::{World, rule, worlds};
 use super::*;
 
 /// Accepts/s of the servers.
@@ -162,7 +162,7 @@ fn mean_use(outcomes: &[(f64, Outcome)], times: f64) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1, max_shrink_iters: 0, ..ProptestConfig::default() })]
+    #![proptest_config(worlds(1))]
 
     #[test]
     fn a_high_class_whose_demand_fits_is_let_in_from_1_to_100_000_accepts_a_second(seed: u64) {
@@ -180,7 +180,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 0, ..ProptestConfig::default() })]
+    #![proptest_config(worlds(48))]
 
     // More workers than the set point, of one constant service time, empty the queue together: then all are let in.
     #[test]

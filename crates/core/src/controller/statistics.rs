@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Settings;
 use super::average::{Average, EVENTS_OF_INTERVAL, Rate, Span};
+use crate::residence::Gate;
 
 /// Weight of the newest sample of a busy server's speed: that of an average over 4. It follows a server
 /// that has become slower in half a second.
@@ -24,7 +25,7 @@ pub struct CpuTime {
 }
 
 /// A listener's counters and queue, as the kernel has them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ListenerReading {
     /// Its name.
     pub name: String,
@@ -34,12 +35,16 @@ pub struct ListenerReading {
     pub queue_limit: u32,
     /// Handshakes under way.
     pub half_open: u32,
+    /// The time between accepts of the busy server, by the guard's estimate ([`crate::wait`]); `None`: there is none.
+    pub service: Option<Duration>,
     /// SYNs that came, ever.
     pub syns: u64,
     /// Connections let in, ever.
     pub admitted: u64,
     /// Connections refused, ever.
     pub refused: u64,
+    /// What may come to a server that has more requests than it answers in time; `None`: it has not.
+    pub inside: Option<Gate>,
 }
 
 /// A class's counters.
@@ -56,7 +61,7 @@ pub struct ClassReading {
 }
 
 /// What is read of the world at one instant.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Reading {
     /// When, since any start that stays the same.
     pub at: Duration,
@@ -94,7 +99,11 @@ pub struct ListenerStatistics {
     accepts_steady: Average,
     /// What the server accepts while it is busy, /s. Of one that is not busy only a lower bound is seen.
     pub capacity: Average,
+    /// The same by the guard's estimate, which is the one that is told; `None`: there is none.
+    estimate: Option<f64>,
     used: Option<f64>,
+    /// As read.
+    pub inside: Option<Gate>,
 }
 
 /// What a class does.
@@ -279,7 +288,9 @@ impl ListenerStatistics {
             accepts_mean: Average::over(samples),
             accepts_steady: Average::over(samples),
             capacity: Average::over(CAPACITY_SAMPLES),
+            estimate: None,
             used: None,
+            inside: None,
         }
     }
 
@@ -289,6 +300,9 @@ impl ListenerStatistics {
         self.queue_length = length;
         self.queue_length_mean.take(length, span.intervals);
         self.queue_limit = f64::from(now.queue_limit);
+        self.inside = now.inside;
+        let service = now.service.map(|service| service.as_secs_f64());
+        self.estimate = service.map(|seconds| 1.0 / seconds.max(1e-9));
         self.syns.read(now.syns, span);
         self.admitted.read(now.admitted, span);
         self.refused.read(now.refused, span);
@@ -326,14 +340,19 @@ impl ListenerStatistics {
         self.queue_length > 0.0 && (length > 0.0 || self.queue_length >= accepts)
     }
 
+    /// What the server accepts while it is busy, /s: the guard's estimate, so that nobody is told two; where there is none, what
+    /// was seen here.
+    pub fn speed(&self) -> Option<f64> {
+        self.estimate.or_else(|| self.capacity.value())
+    }
+
     /// How long a connection that comes now waits for accept(): length / accept rate. `None` while the
     /// server's speed is not known.
     pub fn wait(&self) -> Option<Duration> {
         if self.queue_length == 0.0 {
             return Some(Duration::ZERO);
         }
-        let capacity = self.capacity.value()?;
-        let seconds = self.queue_length / capacity.max(f64::MIN_POSITIVE);
+        let seconds = self.queue_length / self.speed()?.max(f64::MIN_POSITIVE);
         Some(Duration::try_from_secs_f64(seconds).map_or(MAX_WAIT, |wait| wait.min(MAX_WAIT)))
     }
 }
@@ -371,6 +390,20 @@ mod tests {
         let web = &statistics.listeners()["web"];
         assert_eq!(web.accepts.round(), 1000.0);
         assert_eq!(web.wait().unwrap(), Duration::from_millis(40));
+    }
+
+    #[test]
+    fn the_guard_s_estimate_is_the_one_that_is_told() {
+        let mut statistics = Statistics::new(&Settings::default());
+        for ms in [0, 100] {
+            let mut reading = reading(ms, 10 + ms as u32 * 3 / 10, ms * 13 / 10);
+            reading.listeners[0].service = Some(Duration::from_millis(2));
+            statistics.take(&reading);
+        }
+        let web = &statistics.listeners()["web"];
+        assert_eq!(web.capacity.value().map(f64::round), Some(1000.0));
+        assert_eq!(web.speed(), Some(500.0));
+        assert_eq!(web.wait().unwrap(), Duration::from_millis(80));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Settings;
 use super::average::{Average, Rate};
 use super::cpu::{CpuLoop, Measure};
+use super::inside;
 use super::queue::{Asked, Budget, Clock, Kept, QueueLoop};
 use super::share::{Demand, share};
 use super::statistics::{ListenerStatistics, Statistics};
@@ -61,8 +62,8 @@ pub struct Limit {
 
 impl Limit {
     /// As the bucket of a class takes it.
-    pub fn of_bucket(&self) -> class::Limit {
-        class::Limit::new(self.rate, self.burst as u32)
+    pub fn of_bucket(&self) -> class::BucketLimit {
+        class::BucketLimit::new(self.rate, self.burst as u32)
     }
 }
 
@@ -143,7 +144,9 @@ impl Controller {
     /// Decides by the last reading.
     pub fn step(&mut self, rules: &[ClassRule], statistics: &Statistics) -> Outcome {
         let mut limits: BTreeMap<String, (Limit, String)> = BTreeMap::new();
-        for (listener, budget) in self.queue_budgets(rules, statistics) {
+        let inside = inside_budgets(rules, statistics);
+        let budgets = self.queue_budgets(rules, statistics).into_iter();
+        for (listener, budget) in budgets.chain(inside) {
             let demands = demands_of(&listener, rules, statistics);
             hold(&mut limits, &budget, &demands, self.burst_time());
         }
@@ -206,7 +209,7 @@ impl Controller {
             if let Some(mut budget) =
                 queue.step(clock(statistics), enforce, listener, target, &asked)
             {
-                budget.reason = format!("listener {name:?}: {}", budget.reason);
+                budget.reason = at_listener(name, &budget.reason);
                 budgets.push((name.clone(), budget));
             }
         }
@@ -319,6 +322,23 @@ impl Held {
         ));
         change > TELLS * told.max(self.rate()) && now.saturating_sub(self.told.1) >= least
     }
+}
+
+fn at_listener(name: &str, reason: &str) -> String {
+    format!("listener {name:?}: {reason}")
+}
+
+/// What may come to listeners whose servers queue inside.
+fn inside_budgets(rules: &[ClassRule], statistics: &Statistics) -> Vec<(String, Budget)> {
+    let budget = |(name, one): (&String, &ListenerStatistics)| {
+        let gate = one.inside?;
+        let demand = demands_of(name, rules, statistics);
+        let demand = demand.iter().map(|class| class.rate).sum();
+        let mut budget = inside::budget(&gate, one, demand);
+        budget.reason = at_listener(name, &budget.reason);
+        Some((name.clone(), budget))
+    };
+    statistics.listeners().iter().filter_map(budget).collect()
 }
 
 fn clock(statistics: &Statistics) -> Clock {

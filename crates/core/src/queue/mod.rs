@@ -12,8 +12,8 @@
 
 mod feed;
 mod order;
-mod steer;
+mod rule;
 
 pub use feed::{Depth, Pace};
 pub use order::{PRIORITIES, ReleaseOrder, Waiting};
-pub use steer::Rule;
+pub use rule::ParkingRule;

@@ -1,8 +1,8 @@
 //! Frames as the guard reads them: the C core against its Rust model, on one input.
 
-use weir_core::aqm::control::control_of_packet;
-use weir_core::{headers, packet};
 use weir_kernel::testing::pure;
+use weir_models::aqm::control::control_of_packet;
+use weir_models::{headers, packet};
 
 const ETHERNET_BYTES: usize = 14;
 /// The C side of headers.h reads an IPv6 header at least; its caller makes sure of it.

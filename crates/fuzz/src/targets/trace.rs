@@ -3,7 +3,7 @@
 use std::io::{Cursor, Read};
 
 use weir_trace::{Options, Tracker};
-use weir_wire::{Capture, Error, decompressed};
+use weir_wire::{Capture, Error, Frame, decompressed};
 
 /// A few bytes of zstd are gigabytes of zeros: more is not worth the time.
 const DECOMPRESSED_BYTES_MAX: u64 = 1 << 20;
@@ -23,7 +23,7 @@ pub fn run(data: &[u8]) {
     loop {
         match capture.next_packet() {
             Ok(Some(packet)) => {
-                packets += 1;
+                packets += u64::from(packet.frame != Frame::UnknownBlock);
                 tracker.packet(&packet);
             }
             Ok(None) => break,
@@ -44,6 +44,8 @@ pub fn run(data: &[u8]) {
         counts.fragments,
         counts.cut,
         counts.malformed,
+        counts.copies,
+        counts.unknown_link,
     ];
     assert_eq!(kinds.iter().sum::<u64>(), packets);
     for figures in &report.directions {

@@ -5,12 +5,14 @@
 //! and met (its counters) stays in its slot, and slots stay with names.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use weir_core::abi;
 use weir_core::class::{
-    Class, Fields, Limit, MAX_MASKS, OTHER, OTHER_PRIORITY, OverRate, OwnerId, Rules,
+    BucketLimit, Class, Fields, MAX_MASKS, OTHER, OTHER_PRIORITY, OverRate, OwnerId, Rules,
 };
 use weir_core::verdict::{Counters, VERDICTS};
 
@@ -36,19 +38,18 @@ type Maps = GuardMaps<'static>;
 /// How long a controlled rate holds without renewal: its owner may be gone.
 pub const CONTROLLED_FOR: Duration = Duration::from_secs(5);
 
-/// Classes whose counters are read by one system call.
-const BATCH: u32 = 1024;
 /// The classes of a guard.
 #[derive(Default)]
 pub(crate) struct Classes {
     /// In force, with their slots.
     classes: Vec<Class>,
     slots: BTreeMap<String, u32>,
+    /// What the classes have used and met, by piece: the maps in `class_states`.
+    states: BTreeMap<u32, MapHandle>,
+    /// By copy, the rules: held so that whoever sums up the maps of this process counts them.
+    rules: BTreeMap<u32, MapHandle>,
     /// Which copy is in force.
     copy: u32,
-    /// Rules of the other copy, to be taken out before it is written again.
-    stale: Vec<class_tuple>,
-    in_force: Vec<class_tuple>,
     /// Something limits [`OTHER`], so each SYN is looked up.
     other_is_controlled: bool,
 }
@@ -58,24 +59,46 @@ pub(crate) struct Next {
     classes: Vec<Class>,
     slots: BTreeMap<String, u32>,
     copy: u32,
-    keys: Vec<class_tuple>,
 }
 
 impl Next {
     /// What `listener_policy.classes` is to be for the listener of this name.
     pub fn mark(&self, listener: &str, other_is_controlled: bool) -> u8 {
-        let any = self
-            .classes
-            .iter()
-            .any(|class| class.is_of_listener(listener));
-        match any || other_is_controlled {
-            true => self.copy as u8 + 1,
-            false => 0,
-        }
+        mark(&self.classes, self.copy, listener, other_is_controlled)
+    }
+}
+
+/// Those in force.
+pub(crate) struct InForce {
+    classes: Vec<Class>,
+    copy: u32,
+}
+
+impl InForce {
+    /// As of [`Next::mark`].
+    pub fn mark(&self, listener: &str, other_is_controlled: bool) -> u8 {
+        mark(&self.classes, self.copy, listener, other_is_controlled)
+    }
+}
+
+/// `listener_policy.classes` of the listener of this name, with these classes in this copy.
+fn mark(classes: &[Class], copy: u32, listener: &str, other_is_controlled: bool) -> u8 {
+    let any = classes.iter().any(|class| class.is_of_listener(listener));
+    match any || other_is_controlled {
+        true => copy as u8 + 1,
+        false => 0,
     }
 }
 
 impl Classes {
+    /// The classes in force.
+    pub fn in_force(&self) -> InForce {
+        InForce {
+            classes: self.classes.clone(),
+            copy: self.copy,
+        }
+    }
+
     pub fn other_is_controlled(&self) -> bool {
         self.other_is_controlled
     }
@@ -102,23 +125,12 @@ impl Classes {
                 cause: what.to_string(),
             })?;
         let copy = 1 - self.copy;
+        self.states_at(maps, abi::CLASS_OTHER)?;
         let slots = self.assign_slots(maps, &classes)?;
-        for key in self.stale.drain(..) {
-            // One that is not there needs no removal.
-            let _ = maps.class_rules.delete(key.bytes());
-        }
         write_masks(maps, rules.masks(), copy)?;
-        let mut keys = Vec::with_capacity(rules.rules().len());
-        for rule in rules.rules() {
-            let key = tuple(&rule.value, rule.mask as u16 | mask_copy(copy));
-            let slot = slots[&classes[rule.class].name];
-            // Recorded first, so that a failure leaves nothing behind.
-            self.stale.push(key);
-            maps.class_rules
-                .update(key.bytes(), slot.bytes(), MapFlags::ANY)
-                .map_err(of_libbpf("write a rule"))?;
-            keys.push(key);
-        }
+        let slot_of = |class: usize| slots[&classes[class].name];
+        self.rules
+            .insert(copy, write_rules(maps, &rules, slot_of, copy)?);
         write_policy(maps, copy, abi::CLASS_OTHER, &policy_of_other())?;
         for class in &classes {
             write_policy(maps, copy, slots[&class.name], &policy(class))?;
@@ -127,13 +139,11 @@ impl Classes {
             classes,
             slots,
             copy,
-            keys,
         })
     }
 
     /// The copy that was written is in force, and no packet sees the other one any more.
     pub fn put_in_force(&mut self, maps: &Maps, next: Next) -> Result<()> {
-        self.stale = std::mem::replace(&mut self.in_force, next.keys);
         (self.classes, self.slots, self.copy) = (next.classes, next.slots, next.copy);
         maps.class_active
             .update(0u32.bytes(), self.copy.bytes(), MapFlags::ANY)
@@ -141,7 +151,7 @@ impl Classes {
     }
 
     /// A class that stays keeps its slot; a new one starts with a full bucket and from zero.
-    fn assign_slots(&self, maps: &Maps, classes: &[Class]) -> Result<BTreeMap<String, u32>> {
+    fn assign_slots(&mut self, maps: &Maps, classes: &[Class]) -> Result<BTreeMap<String, u32>> {
         let kept = |class: &Class| Some((class.name.clone(), *self.slots.get(&class.name)?));
         let mut slots: BTreeMap<String, u32> = classes.iter().filter_map(kept).collect();
         // Slots of classes that go last: packets may still count there.
@@ -157,12 +167,37 @@ impl Classes {
         let leaving: Vec<u32> = leaving.map(|(_, slot)| *slot).collect();
         let free = (0..abi::CLASS_SLOTS).filter(|slot| !used[*slot as usize]);
         let mut free = free.chain(leaving);
-        for class in classes.iter().filter(|c| !self.slots.contains_key(&c.name)) {
+        for class in classes {
+            if self.slots.contains_key(&class.name) {
+                continue;
+            }
             let slot = free.next().expect("as many slots as classes are allowed");
-            clear(maps, slot)?;
+            self.clear(maps, slot)?;
             slots.insert(class.name.clone(), slot);
         }
         Ok(slots)
+    }
+
+    /// A full bucket, no limit of the controller's, and all counters zero.
+    fn clear(&mut self, maps: &Maps, slot: u32) -> Result<()> {
+        let failed = || of_libbpf("clear the slot of a class");
+        let (limit, state) = (class_limit::zero(), class_state::zero());
+        maps.class_limits
+            .update(slot.bytes(), limit.bytes(), MapFlags::ANY)
+            .map_err(failed())?;
+        let place = slot % abi::CLASS_PIECE;
+        self.states_at(maps, slot)?
+            .update(place.bytes(), state.bytes(), MapFlags::ANY)
+            .map_err(failed())
+    }
+
+    /// The piece of the states in which this slot is; makes it if need be.
+    fn states_at(&mut self, maps: &Maps, slot: u32) -> Result<&MapHandle> {
+        let number = slot / abi::CLASS_PIECE;
+        match self.states.entry(number) {
+            Entry::Occupied(piece) => Ok(piece.into_mut()),
+            Entry::Vacant(place) => Ok(place.insert(new_states(maps, number)?)),
+        }
     }
 
     fn slot(&self, name: &str) -> Result<u32> {
@@ -180,7 +215,7 @@ impl Classes {
     pub fn control(
         &mut self,
         maps: &Maps,
-        limits: &BTreeMap<String, Option<Limit>>,
+        limits: &BTreeMap<String, Option<BucketLimit>>,
     ) -> Result<bool> {
         if limits.is_empty() {
             return Ok(false);
@@ -206,25 +241,24 @@ impl Classes {
     }
 
     /// Counters of each class, and of [`OTHER`], since it was first in force.
-    pub fn counters(&self, maps: &Maps) -> Result<BTreeMap<String, Counters>> {
+    pub fn counters(&self) -> Result<BTreeMap<String, Counters>> {
+        let mut of = BTreeMap::new();
         let names = self.names();
-        let end = names.last_key_value().map_or(0, |(slot, _)| slot + 1);
-        let states = maps
-            .class_states
-            .lookup_batch(BATCH.min(end), MapFlags::ANY, MapFlags::ANY)
-            .map_err(of_libbpf("count for classes"))?;
-        // The slots of an array come in order.
-        let counters: Vec<Counters> = states
-            .take(end as usize)
-            .filter_map(|(_, state)| class_state::read(&state))
-            .map(|state| counters_of(state.counters))
-            .collect();
-        let of = |(slot, name): (u32, &str)| Some((name.to_owned(), *counters.get(slot as usize)?));
-        let named: Option<BTreeMap<String, Counters>> = names.into_iter().map(of).collect();
-        named.ok_or_else(|| Error::Failed {
-            what: "count for classes".into(),
-            cause: format!("only {} of {end} slots can be read", counters.len()),
-        })
+        for (number, piece) in &self.states {
+            let first = number * abi::CLASS_PIECE;
+            let its: Vec<u32> = names
+                .range(first..first + abi::CLASS_PIECE)
+                .map(|(slot, _)| slot - first)
+                .collect();
+            let read = counters_in(piece, &its)?;
+            of.extend(its.iter().map(|place| first + place).zip(read));
+        }
+        // Of a slot in no piece nothing was counted yet.
+        let named = |(slot, name): (&u32, &&str)| {
+            let counters = of.get(slot).copied().unwrap_or_default();
+            ((*name).to_owned(), counters)
+        };
+        Ok(names.iter().map(named).collect())
     }
 
     /// The classes in force, in the order in which they were given.
@@ -252,18 +286,100 @@ pub(super) fn counters_of(counters: guard_counters) -> Counters {
     Counters(unsafe { std::mem::transmute::<guard_counters, [u64; VERDICTS.len()]>(counters) })
 }
 
-fn mask_copy(copy: u32) -> u16 {
-    if copy == 0 { 0 } else { abi::CLASS_COPY as u16 }
+fn new_states(maps: &Maps, number: u32) -> Result<MapHandle> {
+    let failed = || of_libbpf("make room for the states of classes");
+    let value = size_of::<class_state>();
+    let array = MapType::Array;
+    let piece = inner(
+        "classes",
+        array,
+        size_of::<u32>(),
+        value,
+        abi::CLASS_PIECE,
+        0,
+    );
+    let piece = piece.map_err(failed())?;
+    put_in(&maps.class_states, number, &piece).map_err(failed())?;
+    Ok(piece)
 }
 
-/// A full bucket, no limit of the controller's, and all counters zero.
-fn clear(maps: &Maps, slot: u32) -> Result<()> {
-    let (limit, state) = (class_limit::zero(), class_state::zero());
-    let key = slot.bytes();
-    maps.class_limits
-        .update(key, limit.bytes(), MapFlags::ANY)
-        .and_then(|()| maps.class_states.update(key, state.bytes(), MapFlags::ANY))
-        .map_err(of_libbpf("clear the slot of a class"))
+/// Puts a copy's rules in the place of those that it had.
+fn write_rules(
+    maps: &Maps,
+    rules: &Rules,
+    slot_of: impl Fn(usize) -> u32,
+    copy: u32,
+) -> Result<MapHandle> {
+    let failed = || of_libbpf("write the rules");
+    let most = rules.rules().len().max(1) as u32;
+    let (key, value) = (size_of::<class_tuple>(), size_of::<u32>());
+    let table = inner(
+        "classes",
+        MapType::Hash,
+        key,
+        value,
+        most,
+        libbpf_sys::BPF_F_NO_PREALLOC,
+    );
+    let table = table.map_err(failed())?;
+    for rule in rules.rules() {
+        let key = tuple(&rule.value, rule.mask as u16);
+        table
+            .update(key.bytes(), slot_of(rule.class).bytes(), MapFlags::ANY)
+            .map_err(failed())?;
+    }
+    put_in(&maps.class_rules, copy, &table).map_err(failed())?;
+    Ok(table)
+}
+
+/// A map that goes into one of maps. Bytes of its keys and values; flags of the kernel's.
+pub(super) fn inner(
+    name: &str,
+    kind: MapType,
+    key: usize,
+    value: usize,
+    most: u32,
+    flags: u32,
+) -> libbpf_rs::Result<MapHandle> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
+        map_flags: flags,
+        ..Default::default()
+    };
+    MapHandle::create(kind, Some(name), key as u32, value as u32, most, &options)
+}
+
+fn put_in(outer: &impl MapCore, number: u32, map: &MapHandle) -> libbpf_rs::Result<()> {
+    let fd = map.as_fd().as_raw_fd() as u32;
+    outer.update(number.bytes(), fd.bytes(), MapFlags::ANY)
+}
+
+/// So many states of a piece are read one by one; of more, the whole piece in one call.
+const FEW_STATES: usize = 32;
+
+/// The counters of these places of a piece of the states, in their order.
+fn counters_in(piece: &MapHandle, places: &[u32]) -> Result<Vec<Counters>> {
+    let failed = || of_libbpf("count for classes");
+    if places.len() <= FEW_STATES {
+        let one = |place: &u32| {
+            let state = piece.lookup(place.bytes(), MapFlags::ANY);
+            let state = state.map_err(failed())?;
+            let state = state.and_then(|state| class_state::read(&state));
+            Ok(state.map_or_else(Counters::default, |state| counters_of(state.counters)))
+        };
+        return places.iter().map(one).collect();
+    }
+    let states = piece
+        .lookup_batch(abi::CLASS_PIECE, MapFlags::ANY, MapFlags::ANY)
+        .map_err(failed())?;
+    // The slots of an array come in order.
+    let all: Vec<_> = states.map(|(_, state)| class_state::read(&state)).collect();
+    let of = |place: &u32| all.get(*place as usize).copied().flatten();
+    let counters = |place: &u32| of(place).map(|state| counters_of(state.counters));
+    Ok(places
+        .iter()
+        .map(|place| counters(place).unwrap_or_default())
+        .collect())
 }
 
 fn write_masks(maps: &Maps, masks: &[Fields], copy: u32) -> Result<()> {
@@ -277,7 +393,7 @@ fn write_masks(maps: &Maps, masks: &[Fields], copy: u32) -> Result<()> {
             let count = &mut table.count[family];
             let at = family * MAX_MASKS + *count as usize;
             *count += 1;
-            table.masks[at] = tuple(mask, number as u16 | mask_copy(copy));
+            table.masks[at] = tuple(mask, number as u16);
         }
     }
     maps.class_masks
@@ -302,7 +418,7 @@ fn tuple(fields: &Fields, mask: u16) -> class_tuple {
     }
 }
 
-fn raw_limit(limit: Limit) -> bucket_limit {
+fn raw_limit(limit: BucketLimit) -> bucket_limit {
     bucket_limit {
         interval: limit.interval,
         tolerance: limit.tolerance,

@@ -9,32 +9,37 @@ use weir_core::refusals::Refusal;
 use weir_core::verdict::VERDICTS;
 
 use super::skel::types::guard_event;
+use crate::namespace::Namespace;
 use crate::object::plain;
 
 plain!(guard_event);
 
 /// Names by slot, made once for each policy: there may be thousands of classes.
 pub(super) struct Names {
-    listeners: BTreeMap<u16, Arc<str>>,
+    listeners: BTreeMap<u16, (Namespace, Arc<str>)>,
     classes: BTreeMap<u32, Arc<str>>,
 }
 
 impl Names {
     pub(super) fn new<'a>(
-        listeners: impl Iterator<Item = (u16, &'a str)>,
+        listeners: impl Iterator<Item = (u16, Namespace, &'a str)>,
         classes: impl Iterator<Item = (u32, &'a str)>,
     ) -> Names {
         Names {
-            listeners: listeners.map(|(slot, name)| (slot, name.into())).collect(),
+            listeners: listeners
+                .map(|(slot, namespace, name)| (slot, (namespace, name.into())))
+                .collect(),
             classes: classes.map(|(slot, name)| (slot, name.into())).collect(),
         }
     }
 
-    /// The event as a refusal; `now_ns` is the time on the clock of the BPF programs. `None`: of a listener that is gone.
-    pub(super) fn refusal(&self, event: &guard_event, now_ns: u64) -> Option<Refusal> {
-        Some(Refusal {
+    /// The event as a refusal, and where it was; `now_ns` is the time on the clock of the BPF programs. `None`: of a
+    /// listener that is gone.
+    pub(super) fn refusal(&self, event: &guard_event, now_ns: u64) -> Option<(Namespace, Refusal)> {
+        let (namespace, listener) = self.listeners.get(&event.listener)?;
+        let refusal = Refusal {
             at: when(event.at_ms, now_ns),
-            listener: self.listeners.get(&event.listener)?.clone(),
+            listener: listener.clone(),
             class: self.classes.get(&event.class).cloned(),
             verdict: VERDICTS.get(usize::from(event.verdict))?.verdict,
             source: SocketAddr::new(address(event.saddr), event.sport),
@@ -44,7 +49,8 @@ impl Names {
             queue_limit: event.queue_limit,
             wait: Duration::from_micros(event.wait_us.into()),
             observe: event.observe != 0,
-        })
+        };
+        Some((*namespace, refusal))
     }
 }
 
@@ -58,7 +64,7 @@ fn when(at_ms: u32, now_ns: u64) -> Duration {
 }
 
 /// From the words of an address as they stand in packets; IPv4 as `::ffff:a.b.c.d`.
-pub(super) fn address(words: [u32; 4]) -> IpAddr {
+pub(crate) fn address(words: [u32; 4]) -> IpAddr {
     let octets = words.map(u32::to_ne_bytes);
     let v6 = Ipv6Addr::from(<[u8; 16]>::try_from(octets.as_flattened()).expect("16 bytes"));
     v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)

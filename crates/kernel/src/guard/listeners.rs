@@ -15,7 +15,9 @@ use super::events::address;
 use super::skel::GuardSkel;
 use super::skel::types::{listen_record, look_again};
 use crate::error::{Error, Result, of_errno, of_libbpf};
+use crate::namespace::Namespace;
 use crate::object::{Mapped, Plain, plain};
+use crate::own_filters::OwnFilters;
 use crate::sockets::{Cookie, listening_cookies};
 
 plain!(listen_record, look_again);
@@ -43,10 +45,16 @@ pub struct ListenSocket {
     pub parked: bool,
     /// Its SO_REUSEPORT group has a BPF program that is not weir's.
     pub steered: bool,
+    /// What keeps packets of some from it.
+    pub own_filters: OwnFilters,
     /// Its kernel address.
     pub socket: u64,
     /// The guard's estimate of the wait in the queue; `None` while not known.
     pub wait: Option<Duration>,
+    /// And of the time between two accepts of the busy server; `None` while not known.
+    pub service: Option<Duration>,
+    /// So many may wait where one service takes longer than the target; 0 while not known.
+    pub kept_length: u32,
 }
 
 /// Records a read. For each read the kernel walks the sockets of a port from the first one again: one
@@ -59,7 +67,7 @@ const FIND_EVERY: Duration = Duration::from_secs(1);
 /// The listening sockets: found by a walk through the kernel's tables, and read where they are while they stay the same.
 pub(crate) struct Listeners {
     iterator: libbpf_rs::Link,
-    /// The sockets that the last walk has found. Only `look_again` writes to it besides.
+    /// Those that `look_again` is to renew, and does.
     known: Mapped<listen_record>,
     found: RefCell<Found>,
 }
@@ -71,8 +79,7 @@ struct Found {
     cookies: Option<BTreeSet<Cookie>>,
     /// When these were all that there were.
     at: Option<Instant>,
-    /// Entries of `known` that hold them.
-    count: u32,
+    records: Vec<listen_record>,
     signs: Signs,
     /// Walks so far.
     walks: u64,
@@ -139,20 +146,52 @@ impl Listeners {
 
     /// Those of the last walk as they are now. `None`: they are not all any more.
     fn renewed(&self, skel: &GuardSkel<'_>) -> Result<Option<Vec<ListenSocket>>> {
-        let (count, signs) = {
-            let found = self.found.borrow();
-            (found.count, found.signs)
-        };
-        let look = look_again_at(skel, count)?;
-        if look.gone > 0 || Signs::of(&look) != signs {
+        let own = Namespace::with_cookie(own_netns(skel));
+        let found = self.found.borrow();
+        let (look, known) = self.look_again(skel, own, &found.records)?;
+        if look.gone > 0 || Signs::of(&look) != found.signs {
             return Ok(None);
         }
-        // SAFETY: inside the mapping; `look_again` runs in calls of this object only, which no thread shares.
-        let known = (0..count).map(|index| unsafe { self.known.at(index).read_volatile() });
-        let sockets = known.map(|record| ListenSocket::of(&record));
+        let sockets = known.iter().map(ListenSocket::of);
         // As a walk leaves them out.
         let sockets = sockets.filter(|socket| !socket.parked || socket.holds());
         Ok(Some(sockets.collect()))
+    }
+
+    /// The sockets of another namespace that a walk has found there, as they are now. `None`: one has gone, or there are
+    /// none.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn again_in(
+        &self,
+        skel: &GuardSkel<'_>,
+        namespace: Namespace,
+        records: &[listen_record],
+    ) -> Result<Option<Vec<ListenSocket>>> {
+        if records.is_empty() || records.len() > MAX_KNOWN as usize {
+            return Ok(None);
+        }
+        let (look, known) = self.look_again(skel, namespace, records)?;
+        Ok((look.gone == 0).then(|| known.iter().map(ListenSocket::of).collect()))
+    }
+
+    /// Renews these records, at most [`MAX_KNOWN`], of sockets in this namespace.
+    fn look_again(
+        &self,
+        skel: &GuardSkel<'_>,
+        namespace: Namespace,
+        records: &[listen_record],
+    ) -> Result<(look_again, Vec<listen_record>)> {
+        for (index, record) in (0..).zip(records) {
+            // SAFETY: inside the mapping; `look_again` runs in calls of this object only, which no thread shares.
+            unsafe { self.known.at(index).write_volatile(*record) };
+        }
+        let count = records.len() as u32;
+        let look = look_again_at(skel, namespace, count)?;
+        // SAFETY: as above.
+        let known = (0..count).map(|index| unsafe { self.known.at(index).read_volatile() });
+        Ok((look, known.collect()))
     }
 
     fn walk(
@@ -161,19 +200,16 @@ impl Listeners {
         cookies: Option<BTreeSet<Cookie>>,
         now: Instant,
     ) -> Result<Vec<ListenSocket>> {
-        let signs = Signs::of(&look_again_at(skel, 0)?);
+        let own = Namespace::with_cookie(own_netns(skel));
+        let signs = Signs::of(&look_again_at(skel, own, 0)?);
         let records = records(self.iterator.as_fd())?;
         let mut found = self.found.borrow_mut();
         found.walks += 1;
         if cookies.is_some() && records.len() <= MAX_KNOWN as usize {
-            for (index, record) in (0..).zip(&records) {
-                // SAFETY: as above.
-                unsafe { self.known.at(index).write_volatile(*record) };
-            }
             *found = Found {
                 cookies,
                 at: Some(now),
-                count: records.len() as u32,
+                records: records.clone(),
                 signs,
                 walks: found.walks,
             };
@@ -199,9 +235,16 @@ impl Signs {
     }
 }
 
-/// Renews this many of the known sockets.
-fn look_again_at(skel: &GuardSkel<'_>, known: u32) -> Result<look_again> {
+/// Cookie of weir's own network namespace.
+fn own_netns(skel: &GuardSkel<'_>) -> u64 {
+    let constants = skel.maps.rodata_data;
+    constants.expect("the guard has constants").own_netns
+}
+
+/// Renews this many of the known sockets, in this namespace.
+fn look_again_at(skel: &GuardSkel<'_>, namespace: Namespace, known: u32) -> Result<look_again> {
     let mut look = look_again {
+        netns: namespace.cookie(),
         known,
         ..look_again::zero()
     };
@@ -220,14 +263,8 @@ pub(crate) fn read(link: BorrowedFd<'_>) -> Result<Vec<ListenSocket>> {
 }
 
 /// Reads records until the one that says the listeners are all read.
-fn records(link: BorrowedFd<'_>) -> Result<Vec<listen_record>> {
-    // SAFETY: no options are given.
-    let fd = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
-    if fd < 0 {
-        return Err(of_errno("open the iterator over sockets"));
-    }
-    // SAFETY: a new descriptor of ours.
-    let mut iter = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+pub(super) fn records(link: BorrowedFd<'_>) -> Result<Vec<listen_record>> {
+    let mut iter = iterator(link, "open the iterator over sockets")?;
     let mut records = Vec::new();
     let mut bytes = [0u8; size_of::<listen_record>() * RECORDS];
     loop {
@@ -252,13 +289,24 @@ fn records(link: BorrowedFd<'_>) -> Result<Vec<listen_record>> {
     }
 }
 
+/// What an iterator program writes, from its beginning.
+pub(crate) fn iterator(link: BorrowedFd<'_>, what: &str) -> Result<File> {
+    // SAFETY: no options are given.
+    let fd = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
+    if fd < 0 {
+        return Err(of_errno(what));
+    }
+    // SAFETY: a new descriptor of ours.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
 impl ListenSocket {
     /// Whether it has any connection, accepted ones apart.
     fn holds(&self) -> bool {
         self.queue_length > 0 || self.half_open > 0
     }
 
-    fn of(record: &listen_record) -> ListenSocket {
+    pub(super) fn of(record: &listen_record) -> ListenSocket {
         // An IPv6 socket may be bound to a mapped address.
         let ip = match address(record.addr) {
             IpAddr::V4(v4) if i32::from(record.family) == libc::AF_INET6 => {
@@ -277,8 +325,16 @@ impl ListenSocket {
             inode: record.inode,
             parked: record.parked != 0,
             steered: record.steered != 0,
+            own_filters: OwnFilters::of(record.own_filters),
             socket: record.socket,
-            wait: (record.wait_ns > 0).then(|| Duration::from_nanos(record.wait_ns)),
+            wait: known(record.wait_ns),
+            service: known(record.service_ns),
+            kept_length: record.kept_length,
         }
     }
+}
+
+/// A time that is 0 while it is not known.
+fn known(ns: u64) -> Option<Duration> {
+    (ns > 0).then(|| Duration::from_nanos(ns))
 }

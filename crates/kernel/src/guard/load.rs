@@ -3,14 +3,17 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use libbpf_rs::skel::{OpenSkel, Skel};
 use weir_core::abi;
 
+use super::cpus::highest_cpu;
+use super::limits::Limits;
 use super::skel::{GuardSkel, GuardSkelBuilder, OpenGuardSkel, types};
-use crate::clock::tick_ns;
 use crate::error::{Error, Result, of_libbpf};
+use crate::namespace::{Namespace, namespace};
 use crate::object::{self, Share, SharedMaps, open, open_in};
 use crate::probe;
 use crate::random::random;
@@ -22,22 +25,64 @@ const DEFAULT_BATCH: i64 = 8;
 /// What is done here, in errors.
 const GUARD: &str = "load the guard's BPF programs";
 
-/// Loads the maps, the program for tc on Ethernet devices and those that read the listening sockets.
-pub(crate) fn load() -> Result<GuardSkel<'static>> {
+/// Loads the maps, the program for tc on Ethernet devices and those that read the listening sockets. `tick_ns`: length of
+/// the kernel's tick.
+pub(crate) fn load(tick_ns: u32, limits: Limits) -> Result<GuardSkel<'static>> {
     let mut open = open::<GuardSkelBuilder>().map_err(of_libbpf(GUARD))?;
+    make_room(&mut open, limits).map_err(of_libbpf(GUARD))?;
     let constants = constants(&mut open);
     let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
     constants.nr_cpus = cpus.min(abi::MAX_CPUS);
     constants.batch_max = sysctl::read("core/gro_normal_batch")
         .unwrap_or(DEFAULT_BATCH)
         .max(1) as u32;
-    constants.tick_ns = tick_ns();
+    constants.tick_ns = tick_ns;
+    constants.namespace_inum = namespace()?;
+    constants.own_netns = Namespace::current()?.cookie();
+    constants.guards_others = u8::from(limits.namespaces > 0);
+    constants.queues_mask = limits.sockets - 1;
+    // Of the machines that weir runs on, x86-64 keeps loads in order, and stores.
+    constants.weakly_ordered = u8::from(!cfg!(target_arch = "x86_64"));
+    constants.claims_shared = u8::from(claims_shared());
     constants.cookie_key = types::siphash_key {
         k0: random()?,
         k1: random()?,
     };
+    constants.source_secret = source_secret()?;
+    constants.kernel_cookies = u8::from(probe::tells_of_kernel_cookies());
+    constants.cookies_over_v6 = u8::from(probe::has_ipv6_built_in());
     open.progs.guard_xdp.set_autoload(false);
     object::load(open, GUARD).map_err(because)
+}
+
+/// Whether a claim may be written by two at once: of CPUs that share a place, those that may come online too, or of softirqs
+/// that preempt one another.
+fn claims_shared() -> bool {
+    let preempted = sysfs("kernel/realtime").is_some_and(|flag| flag.trim() == "1");
+    let possible = sysfs("devices/system/cpu/possible");
+    let highest = possible.and_then(|list| highest_cpu(&list));
+    preempted || highest.is_none_or(|cpu| cpu >= abi::MAX_CPUS)
+}
+
+fn sysfs(file: &str) -> Option<String> {
+    std::fs::read_to_string(Path::new("/sys").join(file)).ok()
+}
+
+fn make_room(open: &mut OpenGuardSkel<'_>, limits: Limits) -> libbpf_rs::Result<()> {
+    let maps = &mut open.maps;
+    maps.counters.set_max_entries(limits.counters())?;
+    maps.gates.set_max_entries(limits.counters())?;
+    maps.queues.set_max_entries(limits.sockets)?;
+    maps.namespaces.set_max_entries(limits.namespaces.max(1))
+}
+
+fn source_secret() -> Result<types::source_secret> {
+    Ok(types::source_secret {
+        start: random()?,
+        listener: random()?,
+        word: [random()?, random()?, random()?, random()?],
+        fold: random()? | 1,
+    })
 }
 
 /// The programs that not every machine needs. They share the maps of the first ones.
@@ -93,6 +138,7 @@ fn load_beside(
     *constants(&mut open) = *theirs;
     open.progs.list_listeners.set_autoload(false);
     open.progs.look_again.set_autoload(false);
+    open.progs.cookies_renew.set_autoload(false);
     choose(&mut open);
     // Constants differ from program to program.
     SharedMaps::of(first.object())?

@@ -15,6 +15,8 @@ use crate::seccomp::{
 pub enum Beside {
     /// It loads BPF programs, and takes descriptors of servers (`queue = "priority"`).
     Bpf,
+    /// The same, and it enters other network namespaces.
+    Namespaces,
     /// Neither.
     Nothing,
 }
@@ -101,13 +103,19 @@ fn put_in_force(beside: Beside, flags: libc::c_ulong) -> io::Result<()> {
     install(&program(architecture, beside), flags).map(drop)
 }
 
+fn refused(beside: Beside) -> Vec<libc::c_long> {
+    let mut calls = NEVER.to_vec();
+    match beside {
+        Beside::Bpf => {}
+        Beside::Namespaces => calls.retain(|call| *call != libc::SYS_setns),
+        Beside::Nothing => calls.extend(WITH_BPF),
+    }
+    calls
+}
+
 fn program(architecture: u32, beside: Beside) -> Vec<libc::sock_filter> {
-    let more: &[libc::c_long] = match beside {
-        Beside::Bpf => &[],
-        Beside::Nothing => WITH_BPF,
-    };
-    let calls = NEVER.iter().chain(more);
-    let count = NEVER.len() + more.len();
+    let calls = refused(beside);
+    let count = calls.len();
     // Of the last statement, from the first comparison of a number.
     let refuse = |at: usize| (count + 1 - at) as u8;
     let mut program = vec![
@@ -119,6 +127,7 @@ fn program(architecture: u32, beside: Beside) -> Vec<libc::sock_filter> {
     ];
     program.extend(
         calls
+            .iter()
             .enumerate()
             .map(|(at, &call)| skip(call as u32, refuse(at + 1), 0)),
     );
@@ -152,12 +161,18 @@ mod tests {
         }
     }
 
+    fn all_but(call: libc::c_long) -> Vec<libc::c_long> {
+        let others = NEVER.iter().filter(|other| **other != call);
+        others.copied().collect()
+    }
+
     #[test]
     fn exactly_the_listed_calls_are_refused() {
         let own = ARCHITECTURE.unwrap();
         for (beside, refused) in [
             (Beside::Bpf, NEVER.to_vec()),
             (Beside::Nothing, [NEVER, WITH_BPF].concat()),
+            (Beside::Namespaces, all_but(libc::SYS_setns)),
         ] {
             let program = program(own, beside);
             for number in 0..1024 {

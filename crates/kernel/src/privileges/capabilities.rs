@@ -18,6 +18,8 @@ pub enum Capability {
     NetAdmin = 12,
     /// Looks into processes of other users.
     SysPtrace = 19,
+    /// Enters network namespaces.
+    SysAdmin = 21,
     /// Has a thread run at once.
     SysNice = 23,
     /// Lets BPF programs read kernel memory.

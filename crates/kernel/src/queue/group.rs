@@ -11,6 +11,7 @@ use nix::sys::socket::{Shutdown, SockFlag, listen, shutdown};
 use weir_core::abi::{MAX_SERVERS, MAX_SLOTS, PARKED};
 
 use super::failure::failed;
+use super::label;
 use super::model::Model;
 use super::owner;
 use super::programs::Programs;
@@ -47,6 +48,9 @@ pub const HANDSHAKE_OVER: Duration = Duration::from_secs(64);
 const GONE_MOST: usize = 2048;
 /// How many sockets are remembered that SO_REUSEPORT was lent to while they were bound.
 const HEIRS: usize = 32;
+/// What to do where connections cannot be parked.
+const NOT_PARKED: &str =
+    "queue = \"fifo\" leaves it alone; `weir exec` orders its queue without parking connections";
 /// How long handshakes may take to end before parking listeners are closed under them. The kernel
 /// migrates them too; this only spares it.
 pub const DRAIN: Duration = Duration::from_millis(20);
@@ -56,7 +60,7 @@ pub struct Group {
     number: u32,
     servers: Servers,
     model: Model,
-    slots: BTreeMap<u32, Parking>,
+    slots: BTreeMap<u32, ParkingListener>,
     /// Kernel addresses of closed slots on which handshakes began that the kernel may still migrate, the oldest
     /// first, and when they were closed.
     gone: Vec<(Instant, u64)>,
@@ -72,7 +76,7 @@ pub struct Group {
     taken: u32,
 }
 
-struct Parking {
+struct ParkingListener {
     fd: OwnedFd,
     socket: u64,
 }
@@ -85,6 +89,7 @@ impl Group {
         listener: u16,
     ) -> Result<Group> {
         check(servers)?;
+        check_labels(servers)?;
         let descriptors = descriptors(servers)?;
         let mut group = Group {
             number,
@@ -179,6 +184,7 @@ impl Group {
         let known = self.servers.inodes();
         let fresh = servers.iter().filter(|s| !known.contains(&s.inode));
         let fresh: Vec<ListenSocket> = fresh.cloned().collect();
+        check_labels(&fresh)?;
         let descriptors = descriptors(&fresh)?;
         for (server, fd) in fresh.iter().zip(&descriptors) {
             if Model::of(server, fd.as_fd())? != self.model {
@@ -342,7 +348,8 @@ impl Group {
             let _ = maps.group_of.delete(socket.bytes());
             return Err(error);
         }
-        self.slots.insert(slot.number, Parking { fd, socket });
+        self.slots
+            .insert(slot.number, ParkingListener { fd, socket });
         Ok(socket)
     }
 
@@ -544,15 +551,16 @@ fn descriptors(servers: &[ListenSocket]) -> Result<Vec<OwnedFd>> {
     servers.map(|s| owner::descriptor(s.inode)).collect()
 }
 
-/// Whether parking can serve these sockets.
-fn check(servers: &[ListenSocket]) -> Result<()> {
-    let unsupported = |cause: &str, hint: &str| {
-        Err(Error::Unsupported {
-            what: "parking connections before this server".into(),
-            cause: cause.into(),
-            hint: hint.into(),
-        })
-    };
+fn unsupported(cause: &str, hint: &str) -> Result<()> {
+    Err(Error::Unsupported {
+        what: "parking connections before this server".into(),
+        cause: cause.into(),
+        hint: hint.into(),
+    })
+}
+
+/// See [`super::Parking::check`].
+pub fn check(servers: &[ListenSocket]) -> Result<()> {
     if servers.is_empty() || servers.len() > MAX_SERVERS as usize {
         return unsupported(
             &format!("it listens on one address with {} sockets", servers.len()),
@@ -571,7 +579,18 @@ fn check(servers: &[ListenSocket]) -> Result<()> {
             "queue = \"fifo\" leaves it alone",
         );
     }
-    Ok(())
+    match servers.iter().find_map(|s| s.own_filters.because()) {
+        Some(because) => unsupported(because, NOT_PARKED),
+        None => Ok(()),
+    }
+}
+
+/// Whether parking listeners for these have the label that the server's own have.
+fn check_labels(servers: &[ListenSocket]) -> Result<()> {
+    match label::because(servers.iter().map(|s| s.inode)) {
+        Some(because) => unsupported(&because, NOT_PARKED),
+        None => Ok(()),
+    }
 }
 
 fn enter_slot(

@@ -6,11 +6,12 @@
 
 mod failure;
 mod group;
+mod label;
 mod model;
 mod options;
 pub(crate) mod owner;
 mod parking;
-mod programs;
+pub(crate) mod programs;
 mod reuseport;
 mod servers;
 pub(crate) mod skel;

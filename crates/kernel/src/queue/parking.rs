@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use weir_core::abi::MAX_GROUPS;
-use weir_core::queue::Rule;
+use weir_core::queue::ParkingRule;
 
 use super::failure::failed;
-use super::group::{DRAIN, Group, HANDSHAKE_OVER};
+use super::group::{self, DRAIN, Group, HANDSHAKE_OVER};
 use super::programs::{LISTEN_EVENTS, Programs};
 use super::skel::types::listen_event;
 use super::types::{Ends, Event, ServerQueue, Slot, Taken};
@@ -62,6 +62,14 @@ impl Parking {
     /// All listening sockets of the network namespace.
     pub fn listen_sockets(&self) -> Result<Vec<ListenSocket>> {
         listeners::read(self.programs.iterator.as_fd())
+    }
+
+    /// Whether connections can be parked before these sockets, as far as their records say. [`Parking::attach`] asks it too.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(servers: &[ListenSocket]) -> Result<()> {
+        group::check(servers)
     }
 
     /// Puts parking listeners beside these sockets of one server, all on one address. `listener`:
@@ -169,7 +177,7 @@ impl Parking {
     /// Renews the promise that parked connections are released: without it, none is parked from
     /// `period` on. `park`: until then a connection is parked, so that it does not overtake those that
     /// wait, unless `rule` says that it is the next one.
-    pub fn renew(&self, group: u32, period: Duration, park: Option<Duration>, rule: Rule) {
+    pub fn renew(&self, group: u32, period: Duration, park: Option<Duration>, rule: ParkingRule) {
         self.programs.table.renew(group, period, park, rule);
     }
 

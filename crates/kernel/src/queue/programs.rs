@@ -15,8 +15,9 @@ use super::skel::types::{listen_event, look};
 use super::skel::{QueueSkel, QueueSkelBuilder};
 use super::table::Table;
 use crate::cookies;
-use crate::error::{Error, Result, of_libbpf};
+use crate::error::{Result, of_libbpf};
 use crate::guard::QueueMaps;
+use crate::namespace::namespace;
 use crate::object::{self, Plain, Ring, Share, SharedMaps, open, plain};
 
 plain!(listen_event, look);
@@ -132,16 +133,4 @@ impl Programs {
         look.map(drop)
             .map_err(of_libbpf("look at the server's queue"))
     }
-}
-
-/// Inode number of the thread's network namespace.
-fn namespace() -> Result<u32> {
-    use std::os::unix::fs::MetadataExt;
-    let path = "/proc/thread-self/ns/net";
-    std::fs::metadata(path)
-        .map(|m| m.ino() as u32)
-        .map_err(|e| Error::Failed {
-            what: format!("look at {path}"),
-            cause: e.to_string(),
-        })
 }

@@ -7,20 +7,21 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 use weir_core::abi::{MAX_GROUPS, MAX_SLOTS};
-use weir_core::queue::{PRIORITIES, Rule};
+use weir_core::queue::{PRIORITIES, ParkingRule};
 
 use super::skel::types::{parking_group, parking_rule, parking_server};
 use super::types::{ServerQueue, Slot, Taken};
 use crate::clock::now_ns;
 use crate::error::Result;
 use crate::object::{Mapped, plain};
+use crate::own_filters::OwnFilters;
 
 plain!(parking_group);
 
 /// The table, one [`parking_group`] a group.
 pub struct Table(Mapped<parking_group>);
 
-fn raw(rule: Rule) -> parking_rule {
+fn raw(rule: ParkingRule) -> parking_rule {
     parking_rule {
         depth: rule.depth,
         before: rule.before.into(),
@@ -50,7 +51,7 @@ impl Table {
             (*g).port = address.port();
             (*g).addr = std::mem::transmute::<[u8; 16], [u32; 4]>(ip.octets());
             (*g).listener = listener + 1;
-            (*g).rule = raw(Rule::default());
+            (*g).rule = raw(ParkingRule::default());
         }
     }
 
@@ -98,7 +99,7 @@ impl Table {
         unsafe { addr_of_mut!((*self.group(group)).alive_until_ns).write_volatile(0) };
     }
 
-    pub fn renew(&self, group: u32, period: Duration, park: Option<Duration>, rule: Rule) {
+    pub fn renew(&self, group: u32, period: Duration, park: Option<Duration>, rule: ParkingRule) {
         let (g, now) = (self.group(group), now_ns());
         // SAFETY: aligned fields inside the mapping. `park_until_ns` is also set by queue_steer; the
         // later time need not win, as the next connection that finds the queue full sets it again.
@@ -119,6 +120,7 @@ impl Table {
             limit: s.limit,
             half_open: s.half_open,
             listening: s.listening != 0,
+            own_filters: OwnFilters::of(s.own_filters.into()),
         }
     }
 

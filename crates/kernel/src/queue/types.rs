@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use crate::own_filters::OwnFilters;
+
 /// Something that happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -56,6 +58,8 @@ pub struct ServerQueue {
     pub half_open: u32,
     /// Whether it still listens.
     pub listening: bool,
+    /// What keeps packets of some from it, as of the last look with `sweep`.
+    pub own_filters: OwnFilters,
 }
 
 impl ServerQueue {

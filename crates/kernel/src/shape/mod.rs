@@ -8,7 +8,7 @@ pub(crate) mod skel;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use weir_core::aqm::limit::{ByteRate, LimitParams};
+use weir_core::aqm::{ByteRate, LimitParams};
 
 use crate::error::{Error, Result, of_libbpf};
 use crate::object::{self, open_in};

@@ -4,6 +4,7 @@
 pub mod calls;
 pub mod kills;
 pub mod negotiate;
+pub mod options;
 pub mod pure;
 pub mod qdisc;
 pub mod run;

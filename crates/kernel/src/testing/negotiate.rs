@@ -1,7 +1,7 @@
-//! bpf/lib/negotiate.h, compiled natively (bpf/tests/pure.c), for property tests against `weir_core::timewait::negotiate`.
+//! bpf/lib/negotiate.h, compiled natively (bpf/tests/pure.c), for property tests against `weir_models::timewait::negotiate`.
 
-use weir_core::timewait::negotiate::{Answered, End, Hold, Phase, Segment, Socket, Step};
 use weir_core::timewait::{Accept, Holder};
+use weir_models::timewait::negotiate::{Answered, End, Hold, Phase, Segment, Socket, Step};
 
 use super::pure::raw_options;
 use super::skel::types::{syn_options, tw_segment, tw_socket};
@@ -13,6 +13,7 @@ unsafe extern "C" {
     fn pure_tw_agreed(accept: u8, o: *const syn_options, larger: u8) -> u8;
     fn pure_tw_may_step(segment: *const tw_segment) -> u8;
     fn pure_tw_step(socket: *const tw_socket, segment: *const tw_segment) -> u8;
+    fn pure_tw_ends(socket: *const tw_socket, seq: u32, ack: u32) -> u8;
     fn pure_tw_missed(socket: *const tw_socket, seq: u32) -> u8;
     fn pure_tw_fin_goes_on(answered: i32) -> u8;
     fn pure_tw_hold(from: u8, to: u8) -> u8;
@@ -87,7 +88,9 @@ pub fn agreed(accept: Accept, option: Option<(Phase, End)>, larger: bool) -> (Op
 fn raw_socket(socket: &Socket) -> tw_socket {
     tw_socket {
         rcv_nxt: socket.rcv_nxt,
+        window: socket.window,
         write_seq: socket.write_seq,
+        oldest: socket.oldest,
         state: socket.state,
         substate: socket.substate,
         orphan: socket.orphan.into(),
@@ -111,6 +114,7 @@ fn raw_segment(segment: &Segment) -> tw_segment {
         phase: segment.phase.map_or(0, |phase| phase as u8),
         sealed: segment.sealed.into(),
         awaited: segment.awaited.into(),
+        has_ended: segment.has_ended.into(),
     }
 }
 
@@ -122,10 +126,11 @@ pub fn may_step(segment: &Segment) -> bool {
 
 /// `tw_step()`
 pub fn step(socket: &Socket, segment: &Segment) -> Step {
-    const STEPS: [Step; 7] = [
+    const STEPS: [Step; 8] = [
         Step::Pass,
         Step::Note,
         Step::Answer,
+        Step::HandOn,
         Step::End,
         Step::EndOrphan,
         Step::EndAfter,
@@ -134,6 +139,12 @@ pub fn step(socket: &Socket, segment: &Segment) -> Step {
     let (socket, segment) = (raw_socket(socket), raw_segment(segment));
     // SAFETY: both structures live through the call.
     STEPS[usize::from(unsafe { pure_tw_step(&socket, &segment) })]
+}
+
+/// `tw_ends()`
+pub fn ends(socket: &Socket, seq: u32, ack: u32) -> bool {
+    // SAFETY: the structure lives through the call.
+    unsafe { pure_tw_ends(&raw_socket(socket), seq, ack) != 0 }
 }
 
 /// `tw_missed()`

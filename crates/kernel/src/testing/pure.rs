@@ -1,26 +1,28 @@
 //! The guard's pure C headers, compiled natively (bpf/tests/pure.c), for property tests against the
-//! models in weir-core. Not used by weir itself.
+//! models in weir-models. Not used by weir itself.
 
-use weir_core::admit::{QueueSpace, QueueView};
-use weir_core::aqm::Control;
-use weir_core::aqm::limit::LimitParams;
-use weir_core::class::{Bucket, Limit};
-use weir_core::headers::{Found, HEADERS_MAX};
-use weir_core::packet::{Packet, TimeWait};
-use weir_core::queue::{PRIORITIES, Rule};
-use weir_core::stall::Stall;
-use weir_core::steady::{Source, SourceSet};
-use weir_core::timewait::{Closing, Numbers, Stamps};
+use weir_core::aqm::LimitParams;
+use weir_core::class::{Bucket, BucketLimit};
+use weir_core::queue::{PRIORITIES, ParkingRule};
 use weir_core::verdict::{VERDICTS, Verdict};
-use weir_core::wait::{Wait, WaitRule};
+use weir_models::admit::{QueueSpace, QueueView};
+use weir_models::aqm::Control;
+use weir_models::gate::GuardGate;
+use weir_models::headers::{Found, HEADERS_MAX};
+use weir_models::packet::{Packet, TimeWait};
+use weir_models::stall::Stall;
+use weir_models::steady::{Source, SourceSet};
+use weir_models::talk::Talk;
+use weir_models::timewait::{Closing, Numbers, Opening, Stamps};
+use weir_models::wait::{Wait, WaitRule};
 
 use crate::shape::Classifier;
 use crate::shape::skel::types::shape_params;
 
 use super::skel::types::{
     answer, bucket_limit, closing, flow, listener_policy, packet, parking_rule, queue_view,
-    siphash_key, source, source_set, stall_state, syn_options, time_wait, timewait_record,
-    wait_state,
+    residence_gate, siphash_key, source, source_set, stall_state, syn_options, talk, time_wait,
+    timewait_record, wait_state,
 };
 
 /// `SEGMENT_HEADERS` of bpf/lib/control.h.
@@ -28,6 +30,7 @@ const SEGMENT_HEADERS: usize = 80;
 
 unsafe extern "C" {
     fn pure_parse(frame: *const u8, len: u32, l3: u32, ethertype: u16, p: *mut packet) -> i32;
+    fn pure_may_be_tcp(frame: *const u8, len: u32, l3: u32, v6: u8) -> u8;
     fn pure_headers(ip: *const u8, len: u32, v6: u8, p: *mut packet) -> i32;
     fn pure_unusual(ip: *const u8, v6: u8) -> u8;
     fn pure_control(bytes: *const u8, len: u32, client: *mut u32) -> u8;
@@ -39,6 +42,7 @@ unsafe extern "C" {
         len: u32,
     ) -> u8;
     fn pure_bucket_take(next: *mut u64, now_ns: u64, limit: *const bucket_limit) -> u8;
+    fn pure_bucket_has(next: *const u64, now_ns: u64, limit: *const bucket_limit) -> u8;
     fn pure_straight_for_all(r: *const parking_rule, length: u32, all_park: u8) -> u8;
     fn pure_straight_as_next(
         r: *const parking_rule,
@@ -61,6 +65,7 @@ unsafe extern "C" {
         flooded: u8,
     ) -> u8;
     fn pure_time_wait_yields(old: *const time_wait, seq: u32, o: *const syn_options) -> u8;
+    fn pure_tw_opens(state: u8, snd_una: u32, write_seq: u32, ack: u32) -> u8;
     fn pure_ends_passive_close(closing: *const closing, seq: u32, ack: u32) -> u8;
     fn pure_record_yields_to_syn(old: *const time_wait, seq: u32, o: *const syn_options) -> u8;
     fn pure_record_yields(
@@ -69,9 +74,17 @@ unsafe extern "C" {
         ack: u32,
         o: *const syn_options,
     ) -> u8;
+    fn pure_gate_lets_in(gate: *mut residence_gate, now_ns: u64) -> u8;
+    fn pure_outstanding(talk: *const talk) -> u8;
+    fn pure_arriving(talk: *const talk, age_ticks: u32, second_ticks: u32) -> u8;
+    fn pure_turns(talk: *const talk) -> u32;
+    fn pure_first_answer(talk: *const talk) -> u8;
+    fn pure_short_answer(talk: *const talk) -> u8;
+    fn pure_answer_class(ticks: u32) -> u32;
     fn pure_steady_place(l: *const listener_policy, q: *const queue_view, shared: u8) -> u8;
     fn pure_source_note(set: *mut source_set, key: u32, window: u16, chance: u32) -> u8;
     fn pure_half_empty(q: *const queue_view) -> u8;
+    fn pure_is_filled(q: *const queue_view) -> u8;
     fn pure_cookie_ack_verdict(l: *const listener_policy, q: *const queue_view, waiting: u8) -> u8;
     fn pure_wait_look(
         w: *mut wait_state,
@@ -138,7 +151,7 @@ fn raw_view(q: &QueueView) -> queue_view {
     }
 }
 
-fn raw_rule(rule: Rule) -> parking_rule {
+fn raw_rule(rule: ParkingRule) -> parking_rule {
     parking_rule {
         depth: rule.depth,
         before: rule.before.into(),
@@ -183,6 +196,13 @@ pub fn parse(frame: &[u8], l3: u32, ethertype: u16) -> Option<Packet> {
         header_len: p.header_len,
         tcp_len: p.tcp_len,
     })
+}
+
+/// `may_be_tcp()` of bpf/lib/packet.h, on what of a frame lies in one piece.
+pub fn may_be_tcp(in_one_piece: &[u8], l3: u32, v6: bool) -> bool {
+    let len = in_one_piece.len() as u32;
+    // SAFETY: the frame is as long as said, and the C side does not keep it.
+    unsafe { pure_may_be_tcp(in_one_piece.as_ptr(), len, l3, v6.into()) != 0 }
 }
 
 /// `headers_begin()` to `headers_end()` of bpf/lib/headers.h, on a packet of 40 bytes or more.
@@ -244,25 +264,34 @@ pub fn limit_admits(
     unsafe { pure_limit_admits(&params, client_due, all_due, now_ns, len_bytes) != 0 }
 }
 
-/// `bucket_take()` of bpf/lib/bucket.h.
-pub fn bucket_take(bucket: &mut Bucket, now_ns: u64, limit: &Limit) -> bool {
-    let raw = bucket_limit {
+fn raw_limit(limit: &BucketLimit) -> bucket_limit {
+    bucket_limit {
         interval: limit.interval,
         tolerance: limit.tolerance,
-    };
+    }
+}
+
+/// `bucket_take()` of bpf/lib/bucket.h.
+pub fn bucket_take(bucket: &mut Bucket, now_ns: u64, limit: &BucketLimit) -> bool {
     // SAFETY: the word is exclusively ours, the limit lives through the call.
-    unsafe { pure_bucket_take(&mut bucket.next, now_ns, &raw) != 0 }
+    unsafe { pure_bucket_take(&mut bucket.next, now_ns, &raw_limit(limit)) != 0 }
+}
+
+/// `bucket_has()` of bpf/lib/bucket.h.
+pub fn bucket_has(bucket: &Bucket, now_ns: u64, limit: &BucketLimit) -> bool {
+    // SAFETY: the word and the limit live through the call.
+    unsafe { pure_bucket_has(&bucket.next, now_ns, &raw_limit(limit)) != 0 }
 }
 
 /// `straight_for_all()` of bpf/lib/steer.h.
-pub fn straight_for_all(rule: Rule, length: u32, all_park: bool) -> bool {
+pub fn straight_for_all(rule: ParkingRule, length: u32, all_park: bool) -> bool {
     // SAFETY: the rule lives through the call.
     unsafe { pure_straight_for_all(&raw_rule(rule), length, all_park.into()) != 0 }
 }
 
 /// `straight_as_next()` of bpf/lib/steer.h.
 pub fn straight_as_next(
-    rule: Rule,
+    rule: ParkingRule,
     length: u32,
     limit: u32,
     priority: u8,
@@ -314,6 +343,59 @@ pub fn time_wait_yields(old: &TimeWait, seq: u32, timestamp: Option<u32>) -> boo
     unsafe { pure_time_wait_yields(&raw_time_wait(old), seq, &options.raw()) != 0 }
 }
 
+/// What bpf/lib/residence.h reads of a connection whose last data came so many ticks ago: whether a request is outstanding,
+/// whether it still comes in, how many were answered, and whether the last answer was short.
+pub fn talk_says(of: &Talk, age_ticks: u32, second_ticks: u32) -> (bool, bool, u32, [bool; 2]) {
+    let c = talk {
+        received: of.received,
+        sent: of.sent,
+        segments_in: of.segments_in,
+        segments_out: of.segments_out,
+        rcv_nxt: of.rcv_nxt,
+        snd_wl1: of.snd_wl1,
+        write_seq: of.write_seq,
+        snd_una: of.snd_una,
+    };
+    // SAFETY: `c` outlives the calls, which only read it.
+    unsafe {
+        (
+            pure_outstanding(&c) != 0,
+            pure_arriving(&c, age_ticks, second_ticks) != 0,
+            pure_turns(&c),
+            [pure_short_answer(&c) != 0, pure_first_answer(&c) != 0],
+        )
+    }
+}
+
+/// A gate of bpf/lib/gate.h, which keeps its state between calls.
+pub struct CGate(residence_gate);
+
+impl CGate {
+    /// As user space sets it.
+    pub fn new(of: &GuardGate) -> CGate {
+        CGate(residence_gate {
+            until_ns: of.until_ns,
+            since_ns: of.since_ns,
+            room: of.room,
+            rate: of.rate,
+            burst: of.burst,
+            taken: of.taken as i64,
+        })
+    }
+
+    /// `gate_lets_in()`.
+    pub fn lets_in(&mut self, now_ns: u64) -> bool {
+        // SAFETY: the gate outlives the call.
+        unsafe { pure_gate_lets_in(&mut self.0, now_ns) != 0 }
+    }
+}
+
+/// `answer_class()` of bpf/lib/residence.h.
+pub fn answer_class(ticks: u32) -> usize {
+    // SAFETY: takes no pointers.
+    unsafe { pure_answer_class(ticks) as usize }
+}
+
 /// `record_yields_to_syn()` of bpf/lib/timewait.h.
 pub fn record_yields_to_syn(old: &TimeWait, seq: u32, timestamp: Option<u32>) -> bool {
     let options = stamped_syn(timestamp);
@@ -337,6 +419,12 @@ fn stamped_syn(timestamp: Option<u32>) -> Options {
         timestamps: timestamp.map(|value| (value, 0)),
         ..Options::default()
     }
+}
+
+/// `opens()` of bpf/lib/timewait.h.
+pub fn opens(socket: &Opening, ack: u32) -> bool {
+    // SAFETY: it takes no pointers.
+    unsafe { pure_tw_opens(socket.state, socket.snd_una, socket.write_seq, ack) != 0 }
 }
 
 /// `ends_passive_close()` of bpf/lib/timewait.h.
@@ -403,13 +491,19 @@ pub fn half_empty(q: &QueueView) -> bool {
     unsafe { pure_half_empty(&raw_view(q)) != 0 }
 }
 
+/// `is_filled()` of bpf/lib/admit.h.
+pub fn is_filled(q: &QueueView) -> bool {
+    // SAFETY: the view lives through the call.
+    unsafe { pure_is_filled(&raw_view(q)) != 0 }
+}
+
 /// `cookie_ack_verdict()` of bpf/lib/admit.h.
 pub fn cookie_ack_verdict(room: &QueueSpace, q: &QueueView, waiting: bool) -> Verdict {
     // SAFETY: both structures live through the call.
     verdict(unsafe { pure_cookie_ack_verdict(&raw_policy(room), &raw_view(q), waiting.into()) })
 }
 
-/// The estimator of bpf/lib/admit.h.
+/// The estimator of bpf/lib/wait.h.
 #[derive(Default)]
 pub struct CWait(wait_state);
 
@@ -438,15 +532,25 @@ impl CWait {
     pub fn state(&self) -> Wait {
         Wait {
             looked_ns: self.0.looked_ns,
-            sample_ns: self.0.sample_ns,
             service_ns: self.0.service_ns,
+            sample_ns: self.0.sample_ns,
+            idle_ns: self.0.idle_ns,
+            accepted_ns: self.0.accepted_ns,
+            gap_ns: self.0.gap_ns,
+            last_gap_ns: self.0.last_gap_ns,
             above_ns: self.0.above_ns,
             last_above_ns: self.0.last_above_ns,
-            sample_admitted: self.0.sample_admitted,
-            sample_used: self.0.sample_used,
+            sample_accepts: self.0.sample_accepts,
+            accepts: self.0.accepts,
+            length: self.0.length,
+            low_mark: self.0.low_mark,
             high_mark: self.0.high_mark,
+            samples: self.0.samples,
+            turn: self.0.turn,
+            least: self.0.least,
             standing: self.0.standing != 0,
-            busy: self.0.busy != 0,
+            stop_ms: self.0.stop_ms,
+            catching_up: self.0.catching_up != 0,
         }
     }
 }
@@ -514,6 +618,11 @@ pub fn options(bytes: &[u8]) -> Options {
     Options::of(&raw_options(bytes))
 }
 
+/// Whether the guard takes a handshake with these TCP options for a new path of an MPTCP connection.
+pub fn adds_path(bytes: &[u8]) -> bool {
+    raw_options(bytes).join != 0
+}
+
 pub(super) fn raw_options(bytes: &[u8]) -> syn_options {
     let mut o = syn_options::default();
     // SAFETY: the C side reads `len` bytes at most and writes `o`.
@@ -530,6 +639,8 @@ pub struct CookieJar {
     pub ports: [u16; 2],
     /// Over IPv6.
     pub v6: bool,
+    /// Number of the listener in another namespace; 0: in weir's own.
+    pub elsewhere: u16,
     /// SipHash key.
     pub key: [u64; 2],
 }
@@ -544,6 +655,7 @@ impl CookieJar {
             sport,
             dport,
             v6: self.v6.into(),
+            elsewhere: self.elsewhere,
         };
         (
             flow,

@@ -1,9 +1,8 @@
-//! The queues of the qdisc in BPF (bpf/lib/spa.h), compiled natively, for property tests against weir_core::aqm. Its
+//! The queues of the qdisc in BPF (bpf/lib/spa.h), compiled natively, for property tests against weir_models::aqm. Its
 //! packets are numbers.
 
 use weir_core::abi::SPA_NONE;
-use weir_core::aqm::Control;
-use weir_core::aqm::queue::Count;
+use weir_models::aqm::{Control, Count};
 
 use crate::object::Plain;
 use crate::shape::qdisc::skel::types::{spa, spa_params};

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use libbpf_rs::ProgramInput;
@@ -16,9 +17,10 @@ use weir_core::timewait::Destination;
 
 use super::skel::{GuardSkel as BenchSkel, GuardSkelBuilder as BenchSkelBuilder};
 use crate::error::{Error, Result, of_errno, of_libbpf};
-use crate::guard::Guard;
+use crate::guard::{Guard, Limits};
+use crate::namespace::NamespacePath;
 use crate::object::{Share, open, open_in};
-use crate::timewait::TimeWait;
+use crate::timewait::{TimeWait, TimeWaitFigures};
 
 /// Room for an answer that is longer than the packet.
 const OUT_LEN: usize = 4096;
@@ -33,9 +35,20 @@ pub struct Judged {
 }
 
 impl Guard {
+    /// Loads a guard that takes the kernel's ticks for ticks of so many ns.
+    pub fn load_with_tick(tick_ns: u32) -> Result<Guard> {
+        Guard::with_tick(tick_ns, Limits::default())
+    }
+
     /// Runs the tc program once on a frame of at least 14 bytes.
     pub fn judge_tc(&self, frame: &[u8]) -> Result<Judged> {
         judge(self.tc(), frame)
+    }
+
+    /// The same of a frame that a device has summed up (CHECKSUM_COMPLETE). Fails with EBADMSG if that sum is not the
+    /// frame's any more afterwards. `None`: a kernel before Linux 6.17.
+    pub fn judge_summed(&self, frame: &[u8]) -> Result<Option<Judged>> {
+        judge_summed(self.tc(), frame)
     }
 
     /// Runs the tc program so many times on a frame that it leaves as it is (it passes or is dropped).
@@ -73,12 +86,35 @@ fn judge(program: BorrowedFd<'_>, frame: &[u8]) -> Result<Judged> {
     Ok(Judged { action, frame: out })
 }
 
+fn judge_summed(program: BorrowedFd<'_>, frame: &[u8]) -> Result<Option<Judged>> {
+    let mut out = vec![0u8; OUT_LEN];
+    let flags = libbpf_sys::BPF_F_TEST_SKB_CHECKSUM_COMPLETE;
+    match test_run_with(program, frame, &mut out, 1, flags) {
+        Ok((action, len)) => {
+            out.truncate(len);
+            Ok(Some(Judged { action, frame: out }))
+        }
+        Err(error) if error.to_string().contains("Invalid argument") => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The last run's action, and how long the frame is then.
 fn test_run(
     program: BorrowedFd<'_>,
     frame: &[u8],
     out: &mut [u8],
     repeat: u32,
+) -> Result<(i32, usize)> {
+    test_run_with(program, frame, out, repeat, 0)
+}
+
+fn test_run_with(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    out: &mut [u8],
+    repeat: u32,
+    flags: u32,
 ) -> Result<(i32, usize)> {
     let mut run = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
@@ -90,6 +126,7 @@ fn test_run(
         },
         data_size_out: out.len() as u32,
         repeat: repeat as i32,
+        flags,
         ..Default::default()
     };
     // SAFETY: the lengths are those of the buffers, which outlive the call.
@@ -108,6 +145,23 @@ impl TimeWaitBench {
         let mut timewait = TimeWait::load()?;
         timewait.enter_unattached(destinations, &[])?;
         Ok(TimeWaitBench(timewait))
+    }
+
+    /// Runs the tc program once on a frame of at least 14 bytes that a device has summed up (CHECKSUM_COMPLETE). Fails with
+    /// EBADMSG if that sum is not the frame's any more afterwards. `None`: a kernel before Linux 6.17.
+    pub fn judge_summed(&self, frame: &[u8]) -> Result<Option<Judged>> {
+        let [_, _, tc] = self.0.programs();
+        judge_summed(tc, frame)
+    }
+
+    /// The figures of the destination with this name.
+    pub fn figures(&self, name: &str) -> Result<TimeWaitFigures> {
+        self.0.figures(name)
+    }
+
+    /// Has so many connections wait for a later segment.
+    pub fn set_awaited(&mut self, connections: u32) {
+        self.0.set_awaited(connections);
     }
 
     /// Mean time of the tc program on a frame of at least 14 bytes that it leaves as it is, and its action.
@@ -134,13 +188,13 @@ pub fn classify(program: BorrowedFd<'_>, frame: &[u8]) -> Result<u32> {
 }
 
 /// What the kernel's verifier had to do for each of weir's programs: instructions that it followed.
-/// It gives up at a million. Loads all of them for it.
+/// It gives up at a million. Loads all of them for it, the guard's also as they are where other namespaces are guarded.
 pub fn verified_instructions() -> Result<BTreeMap<String, u32>> {
     let mut of = BTreeMap::new();
-    let mut add = |object: &libbpf_rs::Object| -> Result<()> {
+    let mut add = |object: &libbpf_rs::Object, variant: &str| -> Result<()> {
         for program in object.progs() {
-            let name = program.name().to_string_lossy().into_owned();
-            of.insert(name, verified(program.as_fd())?);
+            let name = program.name().to_string_lossy();
+            of.insert(format!("{name}{variant}"), verified(program.as_fd())?);
         }
         Ok(())
     };
@@ -149,15 +203,29 @@ pub fn verified_instructions() -> Result<BTreeMap<String, u32>> {
         ($builder:ty) => {
             let mut storage = MaybeUninit::uninit();
             let open = open_in::<$builder>(&mut storage).map_err(failed)?;
-            add(open.load().map_err(failed)?.object())?;
+            add(open.load().map_err(failed)?.object(), "")?;
         };
     }
+    load!(crate::discover::skel::DiscoverSkelBuilder);
+    load!(crate::filters::skel::FiltersSkelBuilder);
     load!(crate::guard::skel::GuardSkelBuilder);
+    let mut storage = MaybeUninit::uninit();
+    let mut open = open_in::<crate::guard::skel::GuardSkelBuilder>(&mut storage).map_err(failed)?;
+    let constants = open.maps.rodata_data.as_deref_mut();
+    constants.expect("the guard has constants").guards_others = 1;
+    add(open.load().map_err(failed)?.object(), " (namespaces)")?;
     load!(crate::queue::skel::QueueSkelBuilder);
+    load!(crate::residence::skel::ResidenceSkelBuilder);
     load!(crate::shape::skel::ShapeSkelBuilder);
     load!(crate::splice::skel::SpliceSkelBuilder);
     load!(crate::timewait::skel::TimewaitSkelBuilder);
+    load!(crate::watch::skel::WatchSkelBuilder);
     Ok(of)
+}
+
+/// The same on a kernel with this BTF: a file that numbers the types as the running kernel does, but may lack fields.
+pub fn verified_instructions_on(btf: &Path) -> Result<BTreeMap<String, u32>> {
+    crate::object::btf::within(btf, verified_instructions)
 }
 
 fn verified(program: BorrowedFd<'_>) -> Result<u32> {
@@ -205,9 +273,25 @@ impl Bench {
     /// Loads a guard with a policy for these listeners and classes in force, and the benchmark's programs on
     /// the same maps. The classes may name no listener.
     pub fn load(listeners: &[Listener], classes: &[Class]) -> Result<Bench> {
-        let failed = |e| of_libbpf("load the benchmark's BPF programs")(e);
         let mut guard = Guard::load()?;
         guard.apply(listeners, classes)?;
+        Bench::around(guard)
+    }
+
+    /// The same with these listeners in weir's own network namespace and in another one.
+    pub fn load_with(at: &NamespacePath, listeners: &[Listener]) -> Result<Bench> {
+        let mut guard = Guard::load_for(Limits {
+            namespaces: 300,
+            listeners: 1000,
+            ..Limits::default()
+        })?;
+        guard.apply(listeners, &[])?;
+        guard.apply_in(at, listeners, true)?;
+        Bench::around(guard)
+    }
+
+    fn around(guard: Guard) -> Result<Bench> {
+        let failed = |e| of_libbpf("load the benchmark's BPF programs")(e);
         let mut open = open::<BenchSkelBuilder>().map_err(failed)?;
         open.progs.guard_tc.set_autoload(false);
         open.progs.guard_xdp.set_autoload(false);

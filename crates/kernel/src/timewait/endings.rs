@@ -11,7 +11,7 @@ use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
 use netlink_packet_sock_diag::{SockDiagDestroy, SockDiagMessage};
 use netlink_sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_SOCK_DIAG};
-use weir_core::timewait::negotiate::state;
+use weir_core::timewait::state;
 
 use super::skel::types::timewait_tuple;
 

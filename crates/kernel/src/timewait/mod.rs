@@ -7,7 +7,7 @@ pub(crate) mod skel;
 mod tables;
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{read_volatile, write_volatile};
 use std::sync::atomic::{Ordering, fence};
 
@@ -20,14 +20,16 @@ use crate::clock::now_ns;
 use crate::cookies;
 use crate::error::{Error, Result, of_libbpf};
 use crate::guard::attach::{Hook, link, link_header_len};
+use crate::guard::chain::Rank;
 use crate::object::{Plain, percpu, plain};
+use crate::random::random;
 use endings::Fate;
 use hooks::{Hooks, no_cgroups};
 use load::Bare;
 use skel::TimewaitSkel;
 use skel::types::{
-    self, timewait_counters, timewait_ending, timewait_prefix, timewait_reset, timewait_rule,
-    timewait_tuple,
+    self, siphash_key, timewait_counters, timewait_ending, timewait_prefix, timewait_reset,
+    timewait_rule, timewait_tuple,
 };
 use tables::{Side, Slots, Tables, Trie, assign_slots};
 
@@ -110,10 +112,16 @@ impl TimeWait {
     /// # Errors
     /// As of [`TimeWait::load`].
     pub fn with_space(records: u32, prefixes: u32) -> Result<TimeWait> {
+        let mut skel = load::load(records, prefixes)?;
+        let bss = skel.maps.bss_data.as_deref_mut();
+        bss.expect("its globals are mapped").marks_key = siphash_key {
+            k0: random()?,
+            k1: random()?,
+        };
         Ok(TimeWait {
             links: BTreeMap::new(),
             hooks: None,
-            skel: load::load(records, prefixes)?,
+            skel,
             bare: Bare::default(),
             slots: Slots::new(),
             prefixes: Trie::default(),
@@ -299,7 +307,7 @@ impl TimeWait {
             0 => self.bare.program(&self.skel)?,
             _ => self.skel.progs.timewait_tc.as_fd(),
         };
-        let link = link(program.as_raw_fd(), ifindex, Hook::Tcx)?;
+        let link = link(program, ifindex, Hook::Tcx(Rank::TimeWait))?;
         self.links.insert(ifindex, link);
         Ok(())
     }
@@ -340,7 +348,7 @@ impl TimeWait {
             cause: e.to_string(),
         };
         // SAFETY: mapped and aligned; the programs write it too.
-        unsafe { write_volatile(&raw mut self.bss().answered, 0) };
+        unsafe { write_volatile(&raw mut self.bss().handed_on, 0) };
         self.look_again();
         let keys = self.endings();
         if keys.is_empty() {
@@ -362,7 +370,7 @@ impl TimeWait {
                 return Ok(Fate::Gone);
             };
             match table.end(&tuple, ending.answered != 0)? {
-                Fate::Ended if ending.counted != 0 => Ok(Fate::Gone),
+                Fate::Ended if ending.answered != 0 => Ok(Fate::Gone),
                 fate => Ok(fate),
             }
         };
@@ -399,7 +407,6 @@ impl TimeWait {
                 since_ns: reset.since_ns,
                 rule: reset.rule,
                 answered: 1,
-                counted: 1,
                 ..timewait_ending::zero()
             };
             let (key, value) = (reset.tuple.bytes(), ending.bytes());
@@ -507,7 +514,7 @@ impl TimeWait {
     }
 }
 
-/// What [`crate::testing::kills`] needs to have the programs attached by another process.
+/// What [`crate::testing`] needs: to have the programs attached by another process, or run on made-up packets.
 #[cfg(feature = "testing")]
 impl TimeWait {
     /// As [`TimeWait::apply`], without a hook.
@@ -529,6 +536,10 @@ impl TimeWait {
             programs.timewait_mark.as_fd(),
             programs.timewait_tc.as_fd(),
         ]
+    }
+
+    pub(crate) fn set_awaited(&mut self, connections: u32) {
+        self.bss().awaited = connections;
     }
 
     /// Forgets all records, and the connections that are to end here.

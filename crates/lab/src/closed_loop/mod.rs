@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
@@ -23,9 +22,9 @@ pub use trace::Trace;
 use crate::client::new_histogram;
 use crate::error::{Context, Result};
 use crate::interrupt;
+use crate::poll::{EDGES, Poll};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\nUser-Agent: weir-lab\r\n\r\n";
-const EVENTS_PER_TURN: usize = 256;
 const BUFFER_BYTES: usize = 64 << 10;
 /// Longest sleep of the loop.
 const LOOK: Duration = Duration::from_millis(100);
@@ -129,7 +128,7 @@ struct Clients<'a> {
     warm_up: Duration,
     end: Duration,
     clock: Instant,
-    epoll: Epoll,
+    poll: Poll,
     slots: Vec<Slot>,
     /// One for each group; `None` for greedy ones.
     replays: Vec<Option<Replay>>,
@@ -174,7 +173,7 @@ impl<'a> Clients<'a> {
             warm_up,
             end: warm_up + window,
             clock: Instant::now(),
-            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot create an epoll")?,
+            poll: Poll::new()?,
             slots,
             replays,
             paused: VecDeque::new(),
@@ -197,17 +196,11 @@ impl<'a> Clients<'a> {
                 self.begin(slot, self.now())?;
             }
         }
-        let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
         while self.now() < self.end {
             interrupt::check()?;
             self.begin_due()?;
-            let timeout = EpollTimeout::from(self.sleep_ms());
-            let ready = match self.epoll.wait(&mut events, timeout) {
-                Err(Errno::EINTR) => 0,
-                ready => ready.context("cannot wait for client sockets")?,
-            };
-            for event in &events[..ready] {
-                self.advance(event.data() as usize)?;
+            for event in 0..self.poll.wait(self.sleep_ms())? {
+                self.advance(self.poll.key(event) as usize)?;
             }
         }
         Ok(())
@@ -259,10 +252,7 @@ impl<'a> Clients<'a> {
             Err(error) => error.raw_os_error() != Some(Errno::EINPROGRESS as i32),
         };
         let stream = TcpStream::from(socket);
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
-        self.epoll
-            .add(&stream, EpollEvent::new(flags, slot as u64))
-            .context("cannot watch a client socket")?;
+        self.poll.watch(&stream, slot as u64, EDGES)?;
         let entry = &mut self.slots[slot];
         (entry.begun, entry.received) = (begun, 0);
         entry.state = State::Connecting(stream);

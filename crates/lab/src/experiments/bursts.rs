@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{EpollFlags, EpollTimeout};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, connect, getsockopt, recv, setsockopt,
     socket, sockopt,
@@ -29,11 +29,12 @@ use crate::bed::{Bed, SERVER_VETH_V4};
 use crate::client::new_histogram;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
-use crate::run::experiment::{Entry, Experiment, Flags, Program as Weir, Turn};
+use crate::poll::{INPUT, Poll};
+use crate::run::experiment::{Entry, Experiment, Flags, Program, Turn};
 use crate::run::results::{
     Case, Claim, Facts, Parameters, Results, Sample, Show, add_times, parameters,
 };
-use crate::server::{Program, Server};
+use crate::server::{Server, ServerProgram};
 use crate::show::format::count;
 
 /// The experiment.
@@ -77,7 +78,7 @@ pub struct Args {
 }
 
 impl Flags for Args {
-    fn experiment(self, program: &Weir) -> Result<Box<dyn Experiment>> {
+    fn experiment(self, program: &Program) -> Result<Box<dyn Experiment>> {
         if self.size == 0 || self.size > MAX_SIZE {
             let cause = format!("it must be 1 to {MAX_SIZE} (descriptors)");
             return Err(Error::usage(format!("bad --size {}", self.size), cause));
@@ -111,7 +112,7 @@ impl Experiment for Bursts {
     fn open(&mut self, facts: &mut Facts) -> Result<()> {
         let args = &self.args;
         let server = ServerArgs {
-            server: Program::Greeter {
+            server: ServerProgram::Greeter {
                 work_us: args.work_us,
             },
             port: args.port,
@@ -309,36 +310,28 @@ struct Client {
 }
 
 fn one_burst(args: &Args, share: usize, seen: &mut Seen) -> Result<()> {
-    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot create an epoll")?;
+    let mut poll = Poll::new()?;
     let mut clients: Vec<Option<Client>> = Vec::with_capacity(share);
     for index in 0..share {
         let client = begin(args.port, seen)?;
         if let Some(client) = &client {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT, index as u64);
-            epoll
-                .add(&client.fd, event)
-                .context("cannot watch a client socket")?;
+            poll.watch(&client.fd, index as u64, INPUT | EpollFlags::EPOLLOUT)?;
         }
         clients.push(client);
     }
     let give_up = Instant::now() + Duration::from_millis(args.give_up_ms);
     let mut open = clients.iter().flatten().count();
-    let mut events = [EpollEvent::empty(); 128];
     while open > 0 {
         let left = give_up.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
         }
         let timeout = EpollTimeout::from(left.as_millis().clamp(1, 1000) as u16);
-        let ready = match epoll.wait(&mut events, timeout) {
-            Err(Errno::EINTR) => 0,
-            ready => ready.context("cannot wait for client sockets")?,
-        };
-        for event in &events[..ready] {
-            let slot = &mut clients[event.data() as usize];
+        for event in 0..poll.wait(timeout)? {
+            let slot = &mut clients[poll.key(event) as usize];
             let over = slot
                 .as_mut()
-                .is_some_and(|client| advance(client, event, &epoll, seen));
+                .is_some_and(|client| advance(client, event, &poll, seen));
             if over {
                 *slot = None;
                 open -= 1;
@@ -383,20 +376,19 @@ fn begin(port: u16, seen: &mut Seen) -> Result<Option<Client>> {
     }))
 }
 
-/// Takes an event; returns whether the connection's fate is known.
-fn advance(client: &mut Client, event: &EpollEvent, epoll: &Epoll, seen: &mut Seen) -> bool {
+/// Takes an event, by its number; returns whether the connection's fate is known.
+fn advance(client: &mut Client, event: usize, poll: &Poll, seen: &mut Seen) -> bool {
     if !client.connected {
         match socket_error(&client.fd) {
             Ok(Some(Errno::ECONNREFUSED)) => {
                 seen.refused_us.saturating_record(elapsed_us(client.begun));
                 return true;
             }
-            Ok(None) if event.events().contains(EpollFlags::EPOLLOUT) => {
+            Ok(None) if poll.says(event).contains(EpollFlags::EPOLLOUT) => {
                 seen.connect_us.saturating_record(elapsed_us(client.begun));
                 client.connected = true;
-                let mut input = EpollEvent::new(EpollFlags::EPOLLIN, event.data());
                 // Failing, the socket only reports more often than needed.
-                let _ = epoll.modify(&client.fd, &mut input);
+                let _ = poll.change(&client.fd, poll.key(event), INPUT);
             }
             // A RST after the SYN/ACK that came before we looked.
             Ok(Some(Errno::ECONNRESET | Errno::EPIPE)) => {

@@ -217,7 +217,7 @@ fn run_httperf(args: &Args, bed: &OpenLoop, rate_per_s: f64) -> Result<Sample> {
         Error::failed("cannot read httperf's report", format!("{text}{stderr}"))
     })?;
     Ok(Sample {
-        flaw: busy_flaw(taken),
+        flaw: busy_flaw(taken, &[]),
         ..sample
     })
 }

@@ -47,6 +47,13 @@ pub const ENTRIES: &[Entry] = &[
             CROWD.quick,
         ),
     CROWD
+        .preset("below-peak", "Is anybody refused whom the server can serve?")
+        .flags(
+            "--server nginx --rates 0.8,0.9,1,1.1x --of-round --seconds 3 --rounds 7 --backlog 4096 \
+             --policies \"default,reserv rst-syn\"",
+            CROWD.quick,
+        ),
+    CROWD
         .preset("burst-pattern", "Are bursts refused that the server can absorb?")
         .source("SB06 Section VI-B")
         .flags(
@@ -143,6 +150,10 @@ pub struct Args {
     /// Rates: connections/s (5000,20000), or multiples of the measured saturation (0.5,1,2,4x)
     #[arg(long, default_value = "0.5,1,2,4x")]
     pub rates: Rates,
+    /// Multiples are of the peak that is measured beside the point, not of the first one: near the peak a machine
+    /// that is slower by the minute is overloaded at nine tenths of what it could do before
+    #[arg(long)]
+    pub of_round: bool,
     /// Policies, separated by commas; each is words: default | kernel-abort | abort | reserv |
     /// no-syn-drop, with rst-syn, rst-fin, admit=queue|wait, target-wait=20ms, overbook=F, front=tc|xdp
     #[arg(long, default_value = "default,reserv rst-syn,no-syn-drop", value_parser = policy::parse_list)]
@@ -347,8 +358,13 @@ impl Experiment for FlashCrowd {
                     .get((turn.round, word), || saturation::again(bed, &base, peak))?,
             ),
         };
+        let first = peak.map(|peak| peak.replies_per_s);
+        let peak_per_s = match self.args.of_round {
+            true => beside,
+            false => first,
+        };
         let load = Load {
-            rate_per_s: rate * peak.map_or(1.0, |peak| peak.replies_per_s),
+            rate_per_s: rate * peak_per_s.unwrap_or(1.0),
             pattern: self.args.pattern(turn.seed),
             kind: match case.get("client") {
                 Some(_) => crate::run::experiment::chosen(case, "client")?,
@@ -371,7 +387,12 @@ impl Experiment for FlashCrowd {
     }
 
     fn claims(&self, results: &Results) -> Vec<Claim> {
-        results.cases.iter().flat_map(claims).collect()
+        let below = results.cases.iter().filter(|_| self.args.of_round);
+        let cases = results.cases.iter();
+        cases
+            .flat_map(claims)
+            .chain(below.filter_map(nobody_is_refused))
+            .collect()
     }
 
     fn show(&self) -> Show {
@@ -402,6 +423,18 @@ fn claims(case: &Case) -> Vec<Claim> {
         }));
     }
     claims
+}
+
+/// Below the peak of the round, at a constant rate. weir's own: whom the server can serve it serves.
+fn nobody_is_refused(case: &Case) -> Option<Claim> {
+    let rate: String = parsed(&case.parameters, "rate").ok()?;
+    let multiple: f64 = rate.trim_end_matches('x').parse().ok()?;
+    let is_below = multiple < 1.0 && case.parameter("policy") != "default";
+    is_below.then(|| {
+        Claim::about("below the peak nobody is refused", case, "refused", |n| {
+            n.median == 0.0
+        })
+    })
 }
 
 fn show() -> Show {

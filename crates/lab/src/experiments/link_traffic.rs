@@ -1,5 +1,5 @@
 //! Queueing disciplines before a slow link, with the kernel's own TCP over an emulated link ([`crate::link`]): the traffic
-//! of BHD18, Table III, through each of `weir_core::aqm`, and beside it what the simulation says for the same arrivals.
+//! of BHD18, Table III, through each of `weir_sim::aqm`, and beside it what the simulation says for the same arrivals.
 //!
 //! A round is a seed, as in [`super::sim`]. Its disciplines have a link each, at the same time: a slow link leaves the
 //! machine nearly idle, and what disturbs one disturbs all. A round does not count if a link was late.
@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_core::aqm::Discipline;
+use weir_sim::aqm::Discipline;
 use weir_sim::connection::Spec;
 use weir_sim::{Kind, Outcome, Plan, Scenario};
 

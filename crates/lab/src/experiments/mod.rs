@@ -8,14 +8,17 @@ pub mod judges;
 pub mod link_traffic;
 pub mod point;
 pub mod policy;
+pub mod pools;
 pub mod proxy_bench;
 pub mod proxy_delay;
 pub mod proxy_idle;
 pub mod proxy_matrix;
 pub mod proxy_mixed;
 pub mod proxy_slow;
+pub mod residence;
 pub mod saturation;
 pub mod sim;
+pub mod slow_servers;
 pub mod soak;
 pub mod timewait;
 pub mod timewait_ports;
@@ -28,6 +31,8 @@ use crate::run::experiment::Entry;
 const REGISTRY: &[&[Entry]] = &[
     flash_crowd::ENTRIES,
     bursts::ENTRIES,
+    pools::ENTRIES,
+    residence::ENTRIES,
     crosscheck::ENTRIES,
     proxy_bench::ENTRIES,
     proxy_delay::ENTRIES,

@@ -5,7 +5,7 @@
 //! server namespace has no connection left that still exchanges packets.
 
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::policy::{Account, InForce, Policy};
@@ -14,14 +14,18 @@ use crate::client::{Generator, Load, Phase, Run};
 use crate::cpu::{self, Ticks};
 use crate::error::Result;
 use crate::server::pool::{Record, realtime};
-use crate::server::{BUSY, Program, Server, Spec, sockets_in_state};
+use crate::server::{BUSY, Server, ServerProgram, Spec, sockets_in_state};
 
 /// Connections that the kernel keeps retransmitting for are waited for this long at most.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Share of the server's CPU that other programs may take before a point does not count. The
+/// Share of the server's CPU that other programs and the machine's host may take before a point does not count. The
 /// kernel's receive work is not a program; weir's own daemon is one, but idle.
 const MAX_TAKEN: f64 = 0.03;
+/// The same of each [`LOOK`]: a moment without a CPU fills a queue, and shows in a course or in a percentile, although
+/// it is nothing beside the whole window. A tick of /proc/stat is a fiftieth of it.
+const MAX_TAKEN_OF_A_LOOK: f64 = 0.2;
+const LOOK: Duration = Duration::from_millis(500);
 
 /// What stays the same from case to case.
 #[derive(Debug)]
@@ -60,15 +64,16 @@ impl OpenLoop {
         let mut in_force =
             InForce::start(&self.bed, policy, self.weir.as_deref(), self.server.port)?;
         let before = self.bed.counters()?;
-        let (mut run, edges) = run_load(&self.bed, &mut self.generator, server.session(), load)?;
+        let (mut run, edges, taken_by_look) =
+            run_load(&self.bed, &mut self.generator, server.session(), load)?;
         let taken = edges.1.ticks.taken_by_others_since(&edges.0.ticks);
-        run.flaw = run.flaw.or_else(|| busy_flaw(taken));
+        run.flaw = run.flaw.or_else(|| busy_flaw(taken, &taken_by_look));
         let after = self.bed.counters()?;
         server.check_alive()?;
         in_force.check_alive()?;
         let account = in_force.end()?;
         let accepts = match self.server.program {
-            Program::Pool { .. } => server.records()?,
+            ServerProgram::Pool { .. } => server.records()?,
             _ => Vec::new(),
         };
         drop(server);
@@ -94,10 +99,20 @@ impl OpenLoop {
     }
 }
 
-/// Why a point does not count of which other programs took this share of the server's CPU.
-pub fn busy_flaw(taken: f64) -> Option<String> {
-    let percent = taken * 100.0;
-    (taken > MAX_TAKEN).then(|| format!("other programs took {percent:.0} % of the server's CPU"))
+/// Why a point does not count in which others took this share of the server's CPU, and these of each [`LOOK`].
+pub fn busy_flaw(taken: f64, taken_by_look: &[f64]) -> Option<String> {
+    let most = taken_by_look.iter().copied().fold(0.0, f64::max);
+    let (share, when) = if taken > MAX_TAKEN {
+        (taken, "")
+    } else if most > MAX_TAKEN_OF_A_LOOK {
+        (most, " for half a second")
+    } else {
+        return None;
+    };
+    let percent = share * 100.0;
+    Some(format!(
+        "other programs, or the host of this machine, took {percent:.0} % of the server's CPU{when}"
+    ))
 }
 
 /// What is read at each edge of the window.
@@ -108,13 +123,14 @@ struct Edge {
     ticks: Ticks,
 }
 
-/// Runs the generator on its CPU, and reads the kernel's counters at the window's edges here.
+/// Runs the generator on its CPU, and reads the kernel's counters at the window's edges here. The shares are those of the
+/// server's CPU that others took, of each [`LOOK`] of the window.
 fn run_load(
     bed: &Bed,
     generator: &mut Generator,
     session: u32,
     load: &Load,
-) -> Result<(Run, (Edge, Edge))> {
+) -> Result<(Run, (Edge, Edge), Vec<f64>)> {
     let (sender, phases) = mpsc::channel();
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
@@ -125,8 +141,21 @@ fn run_load(
             })
         });
         let mut edges = (Edge::default(), Edge::default());
-        for (phase, at) in phases {
+        let mut looks: Vec<Ticks> = Vec::new();
+        let mut in_window = false;
+        loop {
+            let event = phases.recv_timeout(LOOK);
             let ticks = Ticks::read(bed.layout.server_cpu, session)?;
+            let (phase, at) = match event {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout) => {
+                    looks.extend(in_window.then_some(ticks));
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            in_window = matches!(phase, Phase::WindowBegins);
+            looks.extend(in_window.then_some(ticks));
             let edge = Edge {
                 at,
                 counters: bed.counters()?,
@@ -138,7 +167,11 @@ fn run_load(
             }
         }
         match thread.join() {
-            Ok(run) => Ok((run?, edges)),
+            Ok(run) => {
+                let pairs = looks.windows(2);
+                let taken = pairs.map(|pair| pair[1].taken_by_others_since(&pair[0]));
+                Ok((run?, edges, taken.collect()))
+            }
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
@@ -153,7 +186,7 @@ pub struct ServerArgs {
         default_value = "built-in",
         value_name = "built-in|nginx|COMMAND"
     )]
-    pub server: Program,
+    pub server: ServerProgram,
     /// Port on which it listens
     #[arg(long, default_value_t = 80)]
     pub port: u16,
@@ -169,7 +202,7 @@ impl ServerArgs {
     /// The server as these arguments describe it.
     pub fn spec(&self) -> Spec {
         let program = match &self.server {
-            Program::BuiltIn { .. } => Program::BuiltIn {
+            ServerProgram::BuiltIn { .. } => ServerProgram::BuiltIn {
                 work_us: self.work_us,
             },
             other => other.clone(),
@@ -189,5 +222,22 @@ impl ServerArgs {
             weir,
             generator: Generator::new(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_without_a_cpu_is_a_flaw_of_a_long_point() {
+        assert_eq!(busy_flaw(0.02, &[0.1, 0.05]), None);
+        let flaw = busy_flaw(0.02, &[0.0, 0.26, 0.1]).unwrap();
+        assert!(
+            flaw.ends_with("took 26 % of the server's CPU for half a second"),
+            "{flaw}"
+        );
+        let flaw = busy_flaw(0.04, &[0.26]).unwrap();
+        assert!(flaw.ends_with("took 4 % of the server's CPU"), "{flaw}");
     }
 }

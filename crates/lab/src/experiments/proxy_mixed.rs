@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::proxy::bed::{Link, Receive};
 use crate::proxy::clients::{Ask, Load, Span, Style, Way};
-use crate::proxy::contender::{Contender, Program as Contestant, ProxyMode};
+use crate::proxy::contender::{Contender, ProxyMode, ProxyProgram};
 use crate::proxy::rig::{Plan, Rig, Seen, origin_address};
 use crate::proxy::size::Size;
 use crate::run::experiment::{
@@ -153,7 +153,7 @@ impl Flags for Args {
             return Err(Error::usage("bad --warm-up or --clients", cause));
         }
         let mut others = self.contenders.iter();
-        if let Some(other) = others.find(|contender| contender.program() != Contestant::Weir) {
+        if let Some(other) = others.find(|contender| contender.program() != ProxyProgram::Weir) {
             let what = format!("bad --contenders {}", other.name());
             return Err(Error::usage(what, "only weir's engines have weir's cache"));
         }

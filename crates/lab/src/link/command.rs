@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use weir_core::aqm::{Discipline, Setup};
 use weir_core::units::{parse_bit_rate, parse_duration};
+use weir_sim::aqm::{Discipline, Setup};
 use weir_sim::outcome::Record;
 use weir_sim::{Kind, LinkSpec, Loss, Plan};
 

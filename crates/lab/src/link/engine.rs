@@ -15,8 +15,8 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::EventFd;
 use nix::sys::prctl;
 use nix::sys::time::TimeSpec;
-use weir_core::aqm::{Cause, Hooks, Packet};
 use weir_sim::LinkSpec;
+use weir_sim::aqm::{Cause, Hooks, Packet};
 use weir_sim::link::{Departure, Link};
 
 use super::packet::Frame;
@@ -190,6 +190,7 @@ impl Direction {
             demoted: stats.demoted,
             waiting_packets: self.link.backlog().packets,
             lost: self.lost,
+            on_the_wire: self.wire.len() as u64,
             delivered: self.delivered,
             refused: self.refused,
             queue_delay: report::Times::of(&self.waits),
@@ -294,8 +295,8 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::aqm::{Discipline, Setup};
     use weir_sim::Loss;
+    use weir_sim::aqm::{Discipline, Setup};
 
     fn direction(loss: Loss) -> Direction {
         let spec = LinkSpec {

@@ -8,7 +8,7 @@
 //!
 //! Each `link0` is a TUN device, and one thread carries packets between the two ([`engine`]). Queue, rate, delay and loss
 //! of a direction are the [`weir_sim::link::Link`] of the simulation, so the disciplines are those of
-//! `weir_core::aqm`; only clock and packets are real ([`packet`]). All addresses of a side's range are its own, so that
+//! `weir_sim::aqm`; only clock and packets are real ([`packet`]). All addresses of a side's range are its own, so that
 //! clients and servers of any number need no setting up.
 //!
 //! The namespaces, their devices and all that runs in them go with [`Emulated`]. Those of a lab that was killed are

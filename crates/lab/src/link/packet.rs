@@ -4,8 +4,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use weir_core::aqm::control::control_of;
-use weir_core::aqm::{Control, Ecn, Packet};
+use weir_sim::aqm::control::control_of;
+use weir_sim::aqm::{Control, Ecn, Packet};
 
 /// Where the ECN field is in the second byte of a header: of IPv4, and of IPv6.
 const ECN_V4: u32 = 0;

@@ -2,8 +2,8 @@
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use weir_core::aqm::Stats;
 use weir_core::units::format_bit_rate;
+use weir_sim::aqm::Stats;
 
 use crate::show::table::table;
 
@@ -53,6 +53,8 @@ pub struct Direction {
     pub waiting_packets: u64,
     /// Packets that the wire lost.
     pub lost: u64,
+    /// Packets that are on the wire: they have been sent and have not arrived.
+    pub on_the_wire: u64,
     /// Packets that arrived.
     pub delivered: u64,
     /// Packets that the kernel did not take when they arrived.

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{EpollFlags, EpollTimeout};
 use serde::Serialize;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use weir_testbed::proxy::Proxy;
@@ -20,6 +19,7 @@ use super::plan::{Manner, Part, Tunnel, rng};
 use super::tunnel::{EndReport, Side, TunnelEnd, judge};
 use crate::error::{Context, Result};
 use crate::interrupt;
+use crate::poll::{EDGES, INPUT, Poll};
 use crate::process;
 
 /// What goes through the proxy.
@@ -125,7 +125,7 @@ struct Run<'a> {
     listener: TcpListener,
     pattern: Pattern,
     buffer: Box<[u8]>,
-    epoll: Epoll,
+    poll: Poll,
     start: Instant,
     now: Clock,
     watched: Clock,
@@ -164,11 +164,8 @@ impl<'a> Run<'a> {
             .local_addr()
             .context("the origin is nowhere")?
             .port();
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot make an epoll")?;
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
-        epoll
-            .add(&listener, event)
-            .context("cannot watch the origin")?;
+        let poll = Poll::new()?;
+        poll.watch(&listener, LISTENER, INPUT)?;
         Ok(Run {
             settings,
             proxy,
@@ -176,7 +173,7 @@ impl<'a> Run<'a> {
             listener,
             pattern: Pattern::new(settings.seed),
             buffer: vec![0; PIECE_BYTES].into(),
-            epoll,
+            poll,
             start: Instant::now(),
             now: 0,
             watched: 0,
@@ -338,13 +335,8 @@ impl<'a> Run<'a> {
         }
         let key = self.serial;
         self.serial += 1;
-        let flags = EpollFlags::EPOLLIN
-            | EpollFlags::EPOLLOUT
-            | EpollFlags::EPOLLRDHUP
-            | EpollFlags::EPOLLET;
-        self.epoll
-            .add(&stream, EpollEvent::new(flags, key))
-            .context("cannot watch a socket")?;
+        self.poll
+            .watch(&stream, key, EDGES | EpollFlags::EPOLLRDHUP)?;
         let end = End::new(stream, handler, manner, cut, self.now);
         self.ends.insert(key, end);
         self.turns.push_back(key);
@@ -386,17 +378,8 @@ impl<'a> Run<'a> {
                 .min(longest.as_millis() as u64),
             false => 0,
         };
-        let mut events = [EpollEvent::empty(); 256];
-        let count = match self
-            .epoll
-            .wait(&mut events, EpollTimeout::from(timeout as u16))
-        {
-            Ok(count) => count,
-            Err(Errno::EINTR) => 0,
-            Err(error) => return Err(error).context("cannot wait for events"),
-        };
-        for event in &events[..count] {
-            let key = event.data();
+        for event in 0..self.poll.wait(EpollTimeout::from(timeout as u16))? {
+            let key = self.poll.key(event);
             if key == LISTENER {
                 self.accept()?;
             } else if let Some(end) = self.ends.get_mut(&key) {

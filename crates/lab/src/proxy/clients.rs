@@ -10,19 +10,18 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::connection::{Connection, Scratch, Step};
 use super::pace::Pace;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
+use crate::poll::{EDGES, Poll};
 
 pub use super::connection::{Ask, Style, Way};
 
 /// Without any reply for so long, the proxy is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
-const EVENTS_PER_TURN: usize = 256;
 /// One reply in so many is compared byte by byte, besides the first ones.
 const THOROUGH_EVERY: u64 = 101;
 
@@ -155,17 +154,20 @@ fn turn_until(
 fn all_events(kinds: &[Clients], others: &Epoll) -> Result<Epoll> {
     let what = "cannot watch the epolls of the clients";
     let all = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context(what)?;
-    let epolls = kinds.iter().map(|clients| &clients.epoll);
-    for epoll in epolls.chain([others]) {
+    let add = |epoll: &Epoll| {
         let added = all.add(&epoll.0, EpollEvent::new(EpollFlags::EPOLLIN, 0));
-        added.context(what)?;
+        added.context(what)
+    };
+    for clients in kinds {
+        add(&clients.poll.epoll())?;
     }
+    add(others)?;
     Ok(all)
 }
 
 struct Clients<'a> {
     load: &'a Load,
-    epoll: Epoll,
+    poll: Poll,
     scratch: Scratch,
     slots: Vec<Slot>,
     pace: Option<Pace>,
@@ -184,7 +186,7 @@ impl<'a> Clients<'a> {
     fn open(load: &'a Load) -> Result<Clients<'a>> {
         let mut clients = Clients {
             load,
-            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot create an epoll")?,
+            poll: Poll::new()?,
             scratch: Scratch::new(&load.ask),
             slots: Vec::new(),
             pace: None,
@@ -204,21 +206,14 @@ impl<'a> Clients<'a> {
         let load = self.load;
         let asked = Instant::now();
         let connection = Connection::open(load.target, load.ask.bytes, load.ask.style)?;
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
-        self.epoll
-            .add(&connection, EpollEvent::new(flags, index as u64))
-            .context("cannot watch a connection")?;
+        self.poll.watch(&connection, index as u64, EDGES)?;
         Ok(Slot { connection, asked })
     }
 
     fn turn(&mut self) -> Result<usize> {
-        let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
-        let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
-            Err(Errno::EINTR) => 0,
-            ready => ready.context("cannot wait for events")?,
-        };
-        for event in &events[..ready] {
-            self.advance(event.data() as usize)?;
+        let ready = self.poll.wait(EpollTimeout::ZERO)?;
+        for event in 0..ready {
+            self.advance(self.poll.key(event) as usize)?;
         }
         let asked = self.ask_by_pace()?;
         if ready == 0 {

@@ -80,7 +80,7 @@ pub enum Contender {
 
 /// A program, however it is tuned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub enum ProxyProgram {
     /// `weir proxy`.
     Weir,
     /// HAProxy.
@@ -132,12 +132,12 @@ impl Contender {
     }
 
     /// The program that runs.
-    pub fn program(self) -> Program {
+    pub fn program(self) -> ProxyProgram {
         use Contender::*;
         match self {
-            Weir | Copy | Splice | Sockmap | Before => Program::Weir,
-            Haproxy | Haproxy32k | Haproxy64k => Program::Haproxy,
-            Nginx | Nginx16k | NginxDirect => Program::Nginx,
+            Weir | Copy | Splice | Sockmap | Before => ProxyProgram::Weir,
+            Haproxy | Haproxy32k | Haproxy64k => ProxyProgram::Haproxy,
+            Nginx | Nginx16k | NginxDirect => ProxyProgram::Nginx,
         }
     }
 
@@ -175,18 +175,18 @@ impl Contender {
 
     fn commands(self, setting: &Setting, directory: &Path) -> Result<Vec<Command>> {
         match self.program() {
-            Program::Haproxy => {
+            ProxyProgram::Haproxy => {
                 let file = self.configure("haproxy", HAPROXY, setting, directory)?;
                 // Listening sockets of several processes share the ports (SO_REUSEPORT).
                 let command = || command("haproxy", &["-db".as_ref(), "-f".as_ref(), &file]);
                 Ok((0..setting.processes).map(|_| command()).collect())
             }
-            Program::Nginx => {
+            ProxyProgram::Nginx => {
                 let file = self.configure("nginx", NGINX, setting, directory)?;
                 let arguments = ["-p".as_ref(), directory, "-c".as_ref(), &file];
                 Ok(vec![command("nginx", &arguments)])
             }
-            Program::Weir => self.weir_commands(setting),
+            ProxyProgram::Weir => self.weir_commands(setting),
         }
     }
 
@@ -449,9 +449,9 @@ mod tests {
         };
         for contender in Contender::value_variants() {
             let name = match contender.program() {
-                Program::Weir => continue,
-                Program::Haproxy => "haproxy",
-                Program::Nginx => "nginx",
+                ProxyProgram::Weir => continue,
+                ProxyProgram::Haproxy => "haproxy",
+                ProxyProgram::Nginx => "nginx",
             };
             contender.commands(&setting, directory.path()).unwrap();
             let text = std::fs::read_to_string(directory.path().join(name)).unwrap();

@@ -8,20 +8,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-
 use super::connection::{Ask, Connection, Scratch, Step, Style};
 use super::origin::Origin;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
 use crate::netns::Netns;
+use crate::poll::{EDGES, Poll};
 
 /// Of the 20 000 descriptors that RLIMIT_NOFILE allows on the test machines, with room for uneven shares.
 const PER_THREAD: usize = 15_000;
 /// Exchanges of a thread at a time.
 const AT_ONCE: usize = 64;
-const EVENTS_PER_TURN: usize = 256;
 /// Without any progress for so long, the proxy is stuck.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How often a thread looks whether it is to end, in ms.
@@ -148,18 +145,17 @@ fn threads_for(connections: usize) -> usize {
 struct Worker {
     count: usize,
     task: Task,
-    epoll: Epoll,
+    poll: Poll,
     scratch: Scratch,
     connections: Vec<Connection>,
 }
 
 impl Worker {
     fn new(count: usize, task: Task) -> Result<Worker> {
-        let flags = EpollCreateFlags::EPOLL_CLOEXEC;
         Ok(Worker {
             count,
             task,
-            epoll: Epoll::new(flags).context("cannot create an epoll")?,
+            poll: Poll::new()?,
             scratch: Scratch::new(&Ask::plain(task.bytes, Style::KeepAlive)),
             connections: Vec::with_capacity(count),
         })
@@ -213,10 +209,7 @@ impl Worker {
                 Connection::open_narrow(target, bytes, receive_buffer)?
             }
         };
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
-        self.epoll
-            .add(&connection, EpollEvent::new(flags, index as u64))
-            .context("cannot watch a connection")?;
+        self.poll.watch(&connection, index as u64, EDGES)?;
         self.connections.push(connection);
         Ok(())
     }
@@ -224,14 +217,9 @@ impl Worker {
     /// Waits for events; says how many clients have done what they were to do.
     fn turn(&mut self) -> Result<usize> {
         interrupt::check()?;
-        let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
-        let ready = match self.epoll.wait(&mut events, LOOK_MS) {
-            Err(Errno::EINTR) => 0,
-            ready => ready.context("cannot wait for events")?,
-        };
         let mut done = 0;
-        for event in &events[..ready] {
-            done += usize::from(self.advance(event.data() as usize)?);
+        for event in 0..self.poll.wait(LOOK_MS)? {
+            done += usize::from(self.advance(self.poll.key(event) as usize)?);
         }
         Ok(done)
     }
@@ -245,9 +233,7 @@ impl Worker {
                 connection.request(&self.scratch, true)?;
                 let slow = self.task.demand != Demand::AtOnce;
                 if slow {
-                    self.epoll
-                        .delete(&*connection)
-                        .context("cannot stop to watch a connection")?;
+                    self.poll.leave(&*connection)?;
                 }
                 Ok(slow)
             }

@@ -7,16 +7,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollTimeout};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::body;
 use crate::error::{Context, Result};
 use crate::netns::Netns;
+use crate::poll::{EDGES, INPUT, Poll};
 
 const LISTENER: u64 = u64::MAX;
-const EVENTS_PER_TURN: usize = 256;
 const ACCEPTS_PER_TURN: usize = 32;
 const HEAD_LIMIT_BYTES: usize = 8192;
 const CACHEABLE: &str = "/cacheable";
@@ -30,7 +29,7 @@ pub fn path(bytes: usize, cacheable: bool) -> String {
 /// The origin. It does nothing but in [`Origin::turn`].
 #[derive(Debug)]
 pub struct Origin {
-    epoll: Arc<Epoll>,
+    poll: Poll,
     listener: TcpListener,
     /// Indexed by descriptor.
     peers: Vec<Option<Peer>>,
@@ -58,12 +57,10 @@ impl Origin {
             .and_then(|()| socket.listen(65535));
         opened.context(&what)?;
         let listener = TcpListener::from(socket);
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context(&what)?;
-        epoll
-            .add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
-            .context(&what)?;
+        let poll = Poll::new()?;
+        poll.watch(&listener, LISTENER, INPUT)?;
         Ok(Origin {
-            epoll: Arc::new(epoll),
+            poll,
             listener,
             peers: Vec::new(),
             cacheable_replies: 0,
@@ -77,7 +74,7 @@ impl Origin {
 
     /// Has an event when there is something to serve.
     pub fn events(&self) -> Arc<Epoll> {
-        self.epoll.clone()
+        self.poll.epoll()
     }
 
     /// Serves what is there, without waiting; returns the number of events.
@@ -87,13 +84,9 @@ impl Origin {
 
     /// As [`turn`](Self::turn), but waits for an event so long at most.
     pub fn wait(&mut self, timeout: impl Into<EpollTimeout>) -> Result<usize> {
-        let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
-        let ready = match self.epoll.wait(&mut events, timeout) {
-            Err(Errno::EINTR) => 0,
-            ready => ready.context("the origin cannot wait for events")?,
-        };
-        for event in &events[..ready] {
-            match event.data() {
+        let ready = self.poll.wait(timeout)?;
+        for event in 0..ready {
+            match self.poll.key(event) {
                 LISTENER => self.accept_some(),
                 descriptor => self.advance(descriptor as usize),
             }
@@ -108,10 +101,7 @@ impl Origin {
                 return;
             };
             let descriptor = stream.as_raw_fd() as usize;
-            let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
-            let watched = self
-                .epoll
-                .add(&stream, EpollEvent::new(flags, descriptor as u64));
+            let watched = self.poll.watch(&stream, descriptor as u64, EDGES);
             if stream.set_nonblocking(true).is_err() || watched.is_err() {
                 continue;
             }

@@ -13,11 +13,20 @@ const MODULES: &str = "/usr/lib/apache2/modules";
 /// What Debian's processes run as; Apache refuses to serve as root.
 const USER: &str = "www-data";
 
-/// Apache in the foreground with so many processes, no more and no fewer.
-pub(super) fn command(spec: &Spec, directory: &Path, workers: usize) -> Result<Command> {
+/// Apache in the foreground with so many processes, no more and no fewer. Each waits so long for a client's next
+/// request; with 0 the server closes behind the reply (the paper's Webstone: a new connection for each request).
+pub(super) fn command(
+    spec: &Spec,
+    directory: &Path,
+    workers: usize,
+    keep_alive_s: u32,
+) -> Result<Command> {
     let (port, backlog) = (spec.port, spec.backlog);
     let root = directory.display();
-    // Keep-alive off: a new connection for each request, which the server closes (the paper's Webstone).
+    let keep_alive = match keep_alive_s {
+        0 => "KeepAlive Off".to_owned(),
+        seconds => format!("KeepAlive On\nKeepAliveTimeout {seconds}"),
+    };
     let conf = format!(
         "ServerRoot {root}
 ServerName weir-lab
@@ -38,7 +47,7 @@ StartServers {workers}
 MinSpareServers {workers}
 MaxSpareServers {workers}
 MaxConnectionsPerChild 0
-KeepAlive Off
+{keep_alive}
 HostnameLookups Off
 DocumentRoot {root}/www
 DirectoryIndex index.html

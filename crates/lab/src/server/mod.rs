@@ -2,9 +2,12 @@
 //! configurations, or any command; each in the server namespace and pinned to the server's CPU.
 
 mod apache;
+mod files;
+mod inside;
 pub mod one_packet;
 mod parts;
 pub mod pool;
+pub mod slow;
 mod spec;
 
 use std::fs::File;
@@ -21,7 +24,7 @@ use crate::interrupt;
 use crate::process::stop_group;
 use crate::program;
 use parts::write_document;
-pub use spec::{BODY_BYTES, FILE_BYTES, Program, Spec};
+pub use spec::{BODY_BYTES, FILE_BYTES, Inside, ServerProgram, Slow, Spec, Workers};
 pub use weir_testbed::tcp_table::{BUSY, LISTEN, sockets_in_state};
 
 /// A server may take this long to listen.
@@ -174,9 +177,9 @@ fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         Ok(command)
     };
     match &spec.program {
-        Program::BuiltIn { work_us } => built_in("http", *work_us),
-        Program::Greeter { work_us } => built_in("greet", *work_us),
-        Program::Pool {
+        ServerProgram::BuiltIn { work_us } => built_in("http", *work_us),
+        ServerProgram::Greeter { work_us } => built_in("greet", *work_us),
+        ServerProgram::Pool {
             workers,
             service_us,
             occupation,
@@ -204,10 +207,16 @@ fn command(spec: &Spec, directory: &Path) -> Result<Command> {
             }
             Ok(command)
         }
-        Program::Nginx => nginx(spec, directory, 1, BODY_BYTES),
-        Program::NginxWorkers(workers) => nginx(spec, directory, *workers, FILE_BYTES),
-        Program::Apache { workers } => apache::command(spec, directory, *workers),
-        Program::Command(text) => {
+        ServerProgram::Nginx => nginx(spec, directory, 1, BODY_BYTES),
+        ServerProgram::NginxWorkers(workers) => nginx(spec, directory, *workers, FILE_BYTES),
+        ServerProgram::Apache { workers } => apache::command(spec, directory, *workers, 0),
+        ServerProgram::Slow(slow, workers) => slow::command(spec, directory, *slow, *workers),
+        ServerProgram::Haproxy {
+            server,
+            places,
+            longest_ms,
+        } => inside::haproxy(spec, directory, (*server, *places, *longest_ms)),
+        ServerProgram::Command(text) => {
             let mut command = Command::new("sh");
             command.args(["-c", text]);
             Ok(command)

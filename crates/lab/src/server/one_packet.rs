@@ -9,17 +9,16 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{MsgFlags, recv, send};
 
 use super::BODY_BYTES;
 use super::parts::{Work, body, open_listener};
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::interrupt;
+use crate::poll::{INPUT, Poll};
 
 /// Connections accepted before those already accepted get their turn.
 const ACCEPTS_PER_WAKE_UP: usize = 16;
-const EVENTS_PER_WAKE_UP: usize = 128;
 const LISTENER: u64 = u64::MAX;
 const REQUEST_BYTES: usize = 2048;
 
@@ -58,7 +57,7 @@ struct Peer {
 
 struct Server {
     settings: Settings,
-    epoll: Epoll,
+    poll: Poll,
     listener: TcpListener,
     /// Indexed by descriptor.
     peers: Vec<Option<Peer>>,
@@ -70,27 +69,16 @@ struct Server {
 pub fn serve(settings: Settings) -> Result<()> {
     let mut server = Server {
         settings,
-        epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("cannot create an epoll")?,
+        poll: Poll::new()?,
         listener: open_listener(settings.port, settings.backlog)?,
         peers: Vec::new(),
         reply: reply(),
         work: Work::calibrated(settings.work_us),
     };
-    server
-        .epoll
-        .add(
-            &server.listener,
-            EpollEvent::new(EpollFlags::EPOLLIN, LISTENER),
-        )
-        .context("cannot watch the listening socket")?;
-    let mut events = [EpollEvent::empty(); EVENTS_PER_WAKE_UP];
+    server.poll.watch(&server.listener, LISTENER, INPUT)?;
     while !interrupt::interrupted() {
-        let ready = match server.epoll.wait(&mut events, EpollTimeout::from(500u16)) {
-            Err(Errno::EINTR) => continue,
-            ready => ready.context("cannot wait for events")?,
-        };
-        for event in &events[..ready] {
-            match event.data() {
+        for event in 0..server.poll.wait(500u16)? {
+            match server.poll.key(event) {
                 LISTENER => server.accept_some()?,
                 descriptor => server.on_readable(descriptor as usize),
             }
@@ -115,8 +103,7 @@ impl Server {
 
     fn begin(&mut self, stream: TcpStream) {
         let descriptor = stream.as_raw_fd() as usize;
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, descriptor as u64);
-        if self.epoll.add(&stream, event).is_err() {
+        if self.poll.watch(&stream, descriptor as u64, INPUT).is_err() {
             return;
         }
         if self.peers.len() <= descriptor {

@@ -203,6 +203,32 @@ fn a_real_experiment_is_resumed_with_the_same_cases() {
 }
 
 #[test]
+fn a_server_that_queues_inside_is_measured_with_each_guard_before_it() {
+    if !needs::root("a network namespace") || !needs::programs(&["go", "haproxy"]) {
+        return;
+    }
+    let weir = program::find_or_build("weir").unwrap();
+    let entry = experiments::find("residence").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let flags = entry.quick.replace("plain,weir", "plain,weir,haproxy");
+    let results = run(entry, &flags, folder.path(), Some(weir)).unwrap();
+    let of = |guard: &str, metric: &str| {
+        let case = results.case([("guard", guard)]);
+        assert_eq!(case.flaw, None);
+        case.median(metric)
+    };
+    for guard in ["plain", "weir", "haproxy"] {
+        assert!(of(guard, "clients") > 0.0, "{results:#?}");
+        // Eight in 50 ms, of a machine that may be busy.
+        let capacity = of(guard, "capacity_per_s");
+        assert!((50.0..=170.0).contains(&capacity), "{capacity}");
+    }
+    assert_eq!(of("plain", "refused"), 0.0);
+    assert!(of("haproxy", "refused") > 0.0, "{results:#?}");
+    assert_eq!(results.claims.len(), 3, "{:#?}", results.claims);
+}
+
+#[test]
 fn a_reader_that_has_closed_the_pipe_is_no_error() {
     let results = concat!(
         env!("CARGO_MANIFEST_DIR"),

@@ -167,8 +167,8 @@ fn controller_claims(results: &Results) -> Result<(), String> {
     )
 }
 
-/// Whether the generator itself says of a case that the machine was too busy for it to count: a load at 0.8 of
-/// what the server did a minute ago is overload for one that is kept from its CPU.
+/// Whether the experiment itself says of a case that the machine was too busy for it to count, the generator's part or
+/// the server's: a load at 0.8 of what the server did a minute ago is overload for one that is kept from its CPU.
 fn is_flawed(results: &Results) -> bool {
     results.cases.iter().any(|case| case.flaw.is_some())
 }

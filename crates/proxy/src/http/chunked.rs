@@ -25,6 +25,8 @@ pub struct ChunkScanner {
     state: State,
     /// The size being read, then the bytes of data that are still to come.
     remaining: u64,
+    /// Blanks may stand between a size and its line's end.
+    padded: bool,
     /// Digits of a size, or bytes of an extension or of the trailers, against their limits.
     count: u16,
     /// The name of the trailer field that is being read, cut off when it is too long to matter.
@@ -35,7 +37,9 @@ pub struct ChunkScanner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Size,
-    /// Whitespace after the size or a value.
+    /// Whitespace after the size.
+    SizeGap,
+    /// Whitespace after a value.
     ExtensionGap,
     /// After `;`.
     ExtensionName0,
@@ -100,14 +104,24 @@ impl Default for ChunkScanner {
 }
 
 impl ChunkScanner {
-    /// At the start of a body.
+    /// At the start of a request's body.
     pub fn new() -> Self {
         Self {
+            padded: false,
             state: State::Size,
             remaining: 0,
             count: 0,
             name: [0; NAME_BYTES],
             name_len: 0,
+        }
+    }
+
+    /// At the start of a reply's body. Old servers fill a size up with blanks. Every reader that is known takes the number
+    /// before them or refuses the body, and none finds another end; but what a client sends so is more likely an attack.
+    pub fn of_reply() -> Self {
+        Self {
+            padded: true,
+            ..Self::new()
         }
     }
 
@@ -232,12 +246,12 @@ impl ChunkScanner {
     }
 
     fn after_size(&mut self, byte: u8) -> Result<State, Refusal> {
-        self.state = State::ExtensionGap;
+        self.state = State::SizeGap;
         self.extension(byte)
     }
 
     /// `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`, and no whitespace before the
-    /// end of the line.
+    /// end of the line, but for the size of a reply's chunk.
     fn extension(&mut self, byte: u8) -> Result<State, Refusal> {
         self.count += 1;
         if self.count > MAX_EXTENSION_BYTES {
@@ -246,8 +260,9 @@ impl ChunkScanner {
         let is_space = matches!(byte, b' ' | b'\t');
         let is_token = TOKEN.contains(byte);
         match (self.state, byte) {
-            (State::ExtensionGap, _) if is_space => Ok(State::ExtensionGap),
-            (State::ExtensionGap, b';') => Ok(State::ExtensionName0),
+            (State::SizeGap | State::ExtensionGap, _) if is_space => Ok(self.state),
+            (State::SizeGap | State::ExtensionGap, b';') => Ok(State::ExtensionName0),
+            (State::SizeGap, b'\r') if self.padded => Ok(State::SizeLf),
             (State::ExtensionName0, _) if is_space => Ok(State::ExtensionName0),
             (State::ExtensionName0 | State::ExtensionName, _) if is_token => {
                 Ok(State::ExtensionName)
@@ -311,5 +326,53 @@ impl ChunkScanner {
 
     fn name(&self) -> &[u8] {
         &self.name[..usize::from(self.name_len)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scanned(mut scanner: ChunkScanner, body: &[u8]) -> Result<Scanned, Refusal> {
+        scanner.scan(body)
+    }
+
+    #[test]
+    fn blanks_fill_up_the_sizes_of_replies_alone() {
+        for body in [
+            &b"2   \r\nok\r\n0\r\n\r\n"[..],
+            b"2\t\r\nok\r\n0     \r\n\r\n",
+            b"2 ;a=b\r\nok\r\n0\r\n\r\n",
+        ] {
+            let whole = scanned(ChunkScanner::of_reply(), body).unwrap();
+            assert_eq!(
+                (whole.body, whole.data, whole.next),
+                (body.len(), 2, Next::End)
+            );
+        }
+        let padded = b"2   \r\nok\r\n0\r\n\r\n";
+        assert_eq!(
+            scanned(ChunkScanner::new(), padded),
+            Err(Refusal::ChunkExtension)
+        );
+    }
+
+    #[test]
+    fn blanks_make_no_other_number_and_no_other_line() {
+        for (size, reason) in [
+            ("2 0", Refusal::ChunkExtension),
+            ("2 x", Refusal::ChunkExtension),
+            (" 2", Refusal::ChunkSize),
+            ("2 ;a ", Refusal::ChunkExtension),
+            ("2 \n", Refusal::ChunkExtension),
+            ("2 \r \n", Refusal::ChunkSize),
+        ] {
+            let body = format!("{size}\r\nok\r\n0\r\n\r\n");
+            let refused = scanned(ChunkScanner::of_reply(), body.as_bytes());
+            assert_eq!(refused, Err(reason), "{size:?}");
+        }
+        let endless = [b"2", &[b' '; 1000][..]].concat();
+        let refused = scanned(ChunkScanner::of_reply(), &endless);
+        assert_eq!(refused, Err(Refusal::ChunkExtension));
     }
 }

@@ -8,8 +8,14 @@ use super::field::{TOKEN, is_value_byte};
 
 #[cold]
 pub(super) fn of_request(head: &[u8], error: Error) -> Refusal {
+    // A handshake record of TLS, and nothing else begins so.
+    if let [0x16, ..] = head {
+        return Refusal::Tls;
+    }
     let words = words(head);
     match (error, &words[..]) {
+        // Its preface (RFC 9113 Section 3.4).
+        (Error::Version, [b"PRI", b"*", b"HTTP/2.0"]) => Refusal::Http2,
         (Error::Version, [_, _, version]) if is_version(version) => Refusal::Version,
         (Error::Token, [method, target, version])
             if is_token(method) && !target.is_empty() && version.starts_with(b"HTTP/") =>

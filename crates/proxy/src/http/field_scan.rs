@@ -214,7 +214,7 @@ impl FieldScan {
         len: usize,
     ) -> Result<RequestFacts, Refusal> {
         let body = self.request_body(method, version)?;
-        let upgrade = self.upgrade(version, body);
+        let upgrade = self.upgrade(version);
         let expects_continue = self.expects_continue(version, body)?;
         Ok(RequestFacts {
             len,
@@ -264,13 +264,12 @@ impl FieldScan {
     }
 
     /// Whether the client may leave HTTP. It may not for another HTTP (`h2c`), whose requests would
-    /// pass through the tunnel unseen; such an offer, and one with a body, is taken as not made.
-    fn upgrade(&mut self, version: Version, body: BodyKind) -> bool {
+    /// pass through the tunnel unseen; such an offer is taken as not made.
+    fn upgrade(&mut self, version: Version) -> bool {
         let upgrade = self.options.upgrade
             && self.upgrade_lines != FieldSet::default()
             && !self.upgrade_is_hidden_http
-            && version == Version::Http11
-            && body == BodyKind::None;
+            && version == Version::Http11;
         if !upgrade {
             self.dropped.insert_all(self.upgrade_lines);
         }
@@ -327,6 +326,9 @@ impl FieldScan {
         }
         let framed = self.length.is_some_and(|length| length > 0) || self.coding.is_some();
         let has_no_framing = status < 200 || status == 204;
+        // A server that stays with HTTP may have taken the body of such a request for the first bytes of the other protocol,
+        // and so for no part of the request, or for the next one.
+        let is_ambiguous = request.upgrade && request.body != BodyKind::None;
         if has_no_framing || body == BodyKind::Tunnel {
             self.drop_framing();
         }
@@ -338,7 +340,7 @@ impl FieldScan {
             // A server that gives 204 a body may send it, too.
             keep_alive: self.options.persist(version)
                 && !matches!(body, BodyKind::UntilClose | BodyKind::Tunnel)
-                && !(has_no_framing && framed),
+                && !(has_no_framing && framed || is_ambiguous),
             client_close: self.options.is_client_close(version),
         })
     }

@@ -10,6 +10,8 @@ reasons! {
         RequestLine, 400, "request-line", "the first line is not a method, a target and HTTP/1.x with one space between";
         StatusLine, 502, "status-line", "the first line is not HTTP/1.x, a status and a reason with one space between";
         Version, 505, "version", "the protocol version is neither HTTP/1.0 nor HTTP/1.1";
+        Http2, 505, "http2", "this is HTTP/2, and the proxy speaks HTTP/1.0 and HTTP/1.1 here (mode tcp passes HTTP/2 through)";
+        Tls, 400, "tls", "this is TLS, and the proxy speaks plain HTTP here (mode tcp passes TLS through)";
         Target, 400, "target", "the request target has a form or a character that is not allowed here";
         TargetTooLong, 414, "target-too-long", "the request target is longer than the limit";
         Scheme, 501, "scheme", "the scheme of the request target is not http";

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_core::proxy::ProxyMode;
+use weir_core::units::count;
 
 use super::command::Command;
 use super::http::ClientTask;
@@ -133,7 +134,10 @@ impl Worker {
             match first(served, next).await {
                 Ok(Some(next)) => command = obey(next),
                 Ok(None) => return,
-                Err(_) => return tracing::warn!("{} connections were cut", self.clients.get()),
+                Err(_) => {
+                    let clients = count(self.clients.get(), "connection");
+                    return tracing::warn!("{clients} cut");
+                }
             }
         }
     }

@@ -111,7 +111,7 @@ pub struct StartOptions {
     /// How long the start waits for the first answers of name servers; `None`: [`FIRST_ANSWERS`]. Zero: the caller has
     /// waited, and has logged which names have no answer.
     pub first_answers: Option<Duration>,
-    /// Called by the thread that checks backends, which waits for it.
+    /// Called when a backend is down or up again, by the thread that has found it, which waits for it.
     pub on_health: Option<OnHealth>,
 }
 
@@ -196,6 +196,7 @@ impl Server {
             settings.clone(),
             sockets.len(),
             connection_limit.clone(),
+            options.on_health.clone(),
             addresses,
         ));
         let descriptors = Descriptors::of(

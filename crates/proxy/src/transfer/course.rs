@@ -246,7 +246,7 @@ mod tests {
         let of_body = spliced_of(Limit::Bytes(1 << 20), Engine::Auto, &steps);
         let expected = [&[true; 4][..], &[true; 6], &[false; 2], &[true]].concat();
         assert_eq!(of_body, expected);
-        let of_short_body = spliced_of(Limit::Bytes(60_000), Engine::Auto, &[30_000, 30_000]);
+        let of_short_body = spliced_of(Limit::Bytes(30_000), Engine::Auto, &[15_000, 15_000]);
         assert_eq!(of_short_body, [false; 2]);
     }
 

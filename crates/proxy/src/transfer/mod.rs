@@ -29,7 +29,7 @@ use std::io;
 
 pub use budget::YieldBudget;
 pub use buffer::{BUFFER_BYTES, Buffer, Buffers};
-pub use choice::{is_head_alone, is_short_rest, is_spliced};
+pub use choice::{is_chunk_spliced, is_head_alone, is_moved_unseen};
 use course::Course;
 pub use course::{Limit, Moved, Rules};
 pub use gather::{Gathering, readable_or_pushed};

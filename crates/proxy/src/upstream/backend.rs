@@ -154,14 +154,23 @@ impl Backend {
                 self.counters.connects.add(1);
                 self.counters.connect.observe(handle.now_us() - began_us);
                 self.note(None);
+                if let Some(shared) = &self.context.shared {
+                    shared.note_connected(&self.settings.name);
+                }
             }
             Err(error) => {
                 self.counters.connects_failed.add(1);
                 // That this machine has no port or no descriptor left says nothing of the server.
                 if shortage::is_behind(error) {
                     shortage::warn("connect to a server", error);
-                } else if error.kind() != ErrorKind::AddrNotAvailable {
+                } else if shortage::is_of_ports(error) {
+                    self.counters.no_local_port.add(1);
+                    shortage::warn_of_ports(&self.settings.name, self.address, error);
+                } else {
                     self.note(Some(handle.now()));
+                    if let Some(shared) = &self.context.shared {
+                        shared.note_unconnected(&self.settings.name, error);
+                    }
                     self.look_again(error);
                 }
             }

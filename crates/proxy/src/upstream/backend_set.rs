@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_core::proxy::{BackendAddress, BackendSetting, MAX_ADDRESSES, Proxy};
 
+use super::announced::OnHealth;
 use super::limit::{BackendList, ConnectionLimit, Notice};
 use super::recheck::Recheck;
 use super::shared_backend::SharedBackend;
@@ -27,6 +28,7 @@ pub struct BackendSet {
     settings: Arc<Proxy>,
     threads: usize,
     limit: Option<Arc<ConnectionLimit>>,
+    on_health: Option<OnHealth>,
     /// The way to those that look names up.
     rechecks: HashMap<String, Arc<Recheck>>,
     state: Mutex<State>,
@@ -55,11 +57,13 @@ pub struct AddressChange {
 }
 
 impl BackendSet {
-    /// The backends of these settings for so many threads, with what is known of their names.
+    /// The backends of these settings for so many threads, with what is known of their names. `on_health` is called with what
+    /// connections show of those that are not checked.
     pub fn new(
         settings: Arc<Proxy>,
         threads: usize,
         limit: Option<Arc<ConnectionLimit>>,
+        on_health: Option<OnHealth>,
         mut addresses: KnownAddresses,
     ) -> BackendSet {
         let names = settings.backends.iter();
@@ -72,6 +76,7 @@ impl BackendSet {
             settings,
             threads,
             limit,
+            on_health,
             rechecks,
             state: Mutex::new(State {
                 addresses,
@@ -210,9 +215,15 @@ impl BackendSet {
         let number = free.unwrap_or(usize::MAX);
         let recheck = setting.address.host();
         let recheck = recheck.and_then(|name| self.rechecks.get(name)).cloned();
-        let (settings, threads) = (&self.settings, self.threads);
-        let new = SharedBackend::new(number, address, setting.clone(), recheck, settings, threads);
-        Arc::new(new)
+        Arc::new(SharedBackend::new(
+            number,
+            address,
+            setting.clone(),
+            recheck,
+            self.on_health.clone(),
+            &self.settings,
+            self.threads,
+        ))
     }
 
     /// Forgets those that have gone the longest ago, as long as too many are kept; never one that has a connection.
@@ -296,7 +307,7 @@ mod tests {
         ];
         settings.max_connections = 10;
         let limit = ConnectionLimit::new(&settings, 2);
-        BackendSet::new(Arc::new(settings), 2, limit, KnownAddresses::new())
+        BackendSet::new(Arc::new(settings), 2, limit, None, KnownAddresses::new())
     }
 
     fn listed(set: &BackendSet) -> Vec<(IpAddr, u16)> {

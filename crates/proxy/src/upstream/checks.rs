@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,6 +13,7 @@ use std::time::Duration;
 
 use weir_core::proxy::{BackendAddress, Health, HealthCheck, HealthState, Proxy, SendProxy};
 
+use super::announced::{HealthChange, OnHealth};
 use super::backend_set::BackendSet;
 use super::health::{Availability, BackendHealth, described, show};
 use super::shared_backend::SharedBackend;
@@ -21,39 +21,10 @@ use super::source::Sources;
 use crate::http::{FieldSlots, Limits, Refusal, RequestFacts, read_reply, read_request};
 use crate::proxy_protocol::{self, ProxyProtocol};
 use crate::runtime::{Clock, Handle, Runtime, TcpStream, mailbox};
+use crate::shortage;
 
 /// Bytes of a reply's head that are received at once.
 const RECEIVE_BYTES: usize = 4096;
-
-/// A backend is down, or up again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HealthChange {
-    /// The proxy's name.
-    pub proxy: String,
-    /// The backend, by the name and the address that it has.
-    pub backend: String,
-    /// Whether it is up.
-    pub is_up: bool,
-    /// The same in a sentence, with the reason.
-    pub text: String,
-}
-
-/// What is called with each change, by the thread that checks.
-#[derive(Clone)]
-pub struct OnHealth(Arc<dyn Fn(&HealthChange) + Send + Sync>);
-
-impl OnHealth {
-    /// Calls this.
-    pub fn new(call: impl Fn(&HealthChange) + Send + Sync + 'static) -> OnHealth {
-        OnHealth(Arc::new(call))
-    }
-}
-
-impl fmt::Debug for OnHealth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OnHealth")
-    }
-}
 
 /// The thread that checks; it ends when this is dropped, and then nothing is known any more.
 pub struct Checks {
@@ -206,9 +177,13 @@ impl Checker {
         loop {
             let began = handle.now();
             handle.set_deadline(settings.health.timeout);
-            let outcome = self.check(handle, &sources, &question, address).await;
-            if !self.note(backend, task, &outcome) {
-                return;
+            match self.check(handle, &sources, &question, address).await {
+                Some(outcome) if !self.note(backend, task, &outcome) => return,
+                Some(_) => {}
+                None => backend
+                    .health
+                    .iter()
+                    .for_each(BackendHealth::count_not_made),
             }
             let next = (began + interval).saturating_sub(handle.now());
             handle.sleep(Duration::from_millis(next)).await;
@@ -218,17 +193,33 @@ impl Checker {
         }
     }
 
-    /// One check, within the task's deadline: what it found, or why it failed.
+    /// One check, within the task's deadline: what it found, or why it failed. `None`: this machine had no port, descriptor or
+    /// memory for it, which says nothing of the backend.
     async fn check(
         &self,
         handle: &Handle,
         sources: &Sources,
         question: &Question,
         address: SocketAddr,
-    ) -> Result<String, String> {
+    ) -> Option<Result<String, String>> {
         let settings = &self.settings;
-        let connected = sources.connect(handle, address, &settings.server).await;
-        let stream = connected.map_err(|error| format!("cannot connect: {}", in_words(&error)))?;
+        match sources.connect(handle, address, &settings.server).await {
+            Ok(stream) => Some(self.ask(&stream, question).await),
+            Err(error) if shortage::is_behind(&error) => {
+                shortage::warn("check a server", &error);
+                None
+            }
+            Err(error) if shortage::is_of_ports(&error) => {
+                shortage::warn_of_ports(&settings.name, address, &error);
+                None
+            }
+            Err(error) => Some(Err(format!("cannot connect: {}", in_words(&error)))),
+        }
+    }
+
+    /// What a connection to the backend says of it.
+    async fn ask(&self, stream: &TcpStream, question: &Question) -> Result<String, String> {
+        let settings = &self.settings;
         let asked = async {
             stream.send_all(&self.proxy_header(), false).await?;
             if settings.health.check == HealthCheck::Http {
@@ -241,7 +232,7 @@ impl Checker {
         if settings.health.check != HealthCheck::Http {
             return Ok("connected".to_owned());
         }
-        let status = self.status(&stream, &question.facts).await?;
+        let status = self.status(stream, &question.facts).await?;
         match settings.health.status.contains(status) {
             true => Ok(format!("status {status}")),
             false => Err(format!("status {status}")),
@@ -337,7 +328,7 @@ impl Checker {
 
     fn say(&self, backend: String, is_up: bool, text: String) {
         if let Some(on_health) = &self.on_health {
-            (on_health.0)(&HealthChange {
+            on_health.call(&HealthChange {
                 proxy: self.settings.name.clone(),
                 backend,
                 is_up,

@@ -93,6 +93,11 @@ impl BackendHealth {
         self.state.set(BackendState::Unchecked);
     }
 
+    /// One could not be made.
+    pub(super) fn count_not_made(&self) {
+        self.counters.checks_not_made.add(1);
+    }
+
     pub(super) fn count(&self, passed: bool, outcome: &str) {
         self.counters.checks.add(1);
         if !passed {

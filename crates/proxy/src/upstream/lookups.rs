@@ -12,6 +12,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use weir_core::units::count;
+
 use super::backend_set::{AddressChange, BackendSet};
 use super::recheck::Recheck;
 use super::resolver::getaddrinfo;
@@ -357,7 +359,8 @@ impl Name {
         }
         if *unused > 0 {
             tracing::warn!(
-                "proxy {proxy:?}: {host} has {unused} addresses too many, which are unused"
+                "proxy {proxy:?}: {host} has {} too many, not used",
+                count(*unused, "address")
             );
         }
     }
@@ -464,7 +467,7 @@ mod tests {
             weight: 1,
         }];
         let known = KnownAddresses::new();
-        let backends = BackendSet::new(Arc::new(settings), 1, None, known);
+        let backends = BackendSet::new(Arc::new(settings), 1, None, None, known);
         let (host, recheck) = backends.names().next().unwrap();
         let name = Name::new(host, "edge", recheck);
         (name, Arc::new(backends))

@@ -1,11 +1,16 @@
 //! A backend as all threads of a proxy share it: where it listens, what checks found, and what each thread counts.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use weir_core::proxy::{BackendSetting, HealthCheck, Proxy};
+use weir_core::units::{about_duration, count};
 
+use super::announced::{HealthChange, OnHealth};
 use super::health::BackendHealth;
+use super::reach::{Outage, Reach};
 use super::recheck::Recheck;
 use crate::metrics::{BackendCounters, BackendGauges};
 
@@ -20,6 +25,10 @@ pub struct SharedBackend {
     pub setting: BackendSetting,
     /// What checks have found; `None` if backends are not checked.
     pub health: Option<BackendHealth>,
+    /// What connections to it show, if it is not checked.
+    reach: Option<Reach>,
+    /// Called with what they show.
+    on_health: Option<OnHealth>,
     /// What each thread counts of it.
     pub accounts: Vec<BackendAccount>,
     /// Has the name looked up again of which this is an address.
@@ -50,6 +59,7 @@ impl SharedBackend {
         address: SocketAddr,
         setting: BackendSetting,
         recheck: Option<Arc<Recheck>>,
+        on_health: Option<OnHealth>,
         settings: &Proxy,
         threads: usize,
     ) -> SharedBackend {
@@ -59,6 +69,8 @@ impl SharedBackend {
             address,
             setting,
             health: is_checked.then(BackendHealth::default),
+            reach: (!is_checked).then(Reach::default),
+            on_health,
             accounts: (0..threads).map(|_| BackendAccount::default()).collect(),
             recheck,
         }
@@ -83,6 +95,46 @@ impl SharedBackend {
             account.gauges.in_use.get() > 0 || account.gauges.idle.get() > 0
         };
         self.accounts.iter().any(of_one)
+    }
+
+    /// A connection to it has come about. It is one of this proxy's.
+    pub fn note_connected(&self, proxy: &str) {
+        let reach = self.reach.as_ref();
+        let over = reach.and_then(|reach| reach.note_connected(Instant::now));
+        let Some(Outage { time, failures }) = over else {
+            return;
+        };
+        let connections = count(failures as usize, "connection");
+        let text = format!(
+            "proxy {proxy:?}: backend {} takes connections again after {}, in which {connections} failed",
+            self.described(),
+            about_duration(time),
+        );
+        tracing::info!("{text}");
+        self.say(proxy, true, text);
+    }
+
+    /// A connection to it has failed, which is its fault or the network's.
+    pub fn note_unconnected(&self, proxy: &str, error: &io::Error) {
+        let reach = self.reach.as_ref();
+        if !reach.is_some_and(|reach| reach.note_failed(Instant::now())) {
+            return;
+        }
+        let backend = self.described();
+        let text = format!("proxy {proxy:?}: backend {backend} takes no connection: {error}");
+        tracing::warn!("{text}");
+        self.say(proxy, false, text);
+    }
+
+    fn say(&self, proxy: &str, is_up: bool, text: String) {
+        if let Some(on_health) = &self.on_health {
+            on_health.call(&HealthChange {
+                proxy: proxy.to_owned(),
+                backend: self.described(),
+                is_up,
+                text,
+            });
+        }
     }
 
     /// A connection to it failed: if it is an address of a name, the name may have another one by now.

@@ -283,6 +283,23 @@ impl Origin {
         })
     }
 
+    /// `serve` gets each connection once the head of its first request is there, and its body is not.
+    pub fn at_head(serve: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let origin = Origin {
+            address: listener.local_addr().unwrap(),
+            connections: Arc::default(),
+        };
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut connection = Connection::new(stream.unwrap());
+                connection.head().unwrap();
+                serve(&mut connection);
+            }
+        });
+        origin
+    }
+
     /// One that listens there.
     pub fn at(
         address: SocketAddr,

@@ -140,7 +140,7 @@ fn chunked_bodies_are_read_as_the_corpus_says() {
 
 /// The data of a whole chunked body.
 pub fn data_of(body: &[u8]) -> Vec<u8> {
-    let mut scanner = ChunkScanner::new();
+    let mut scanner = ChunkScanner::of_reply();
     let (mut data, mut at) = (Vec::new(), 0);
     loop {
         match scanner.piece(&body[at..]).expect("a valid body") {

@@ -30,7 +30,8 @@ pub fn request(input: &[u8], steps: Steps) -> Outcome<Message<RequestFacts>> {
         let mut slots = FieldSlots::new();
         if let Some(head) = read_request(&input[..have], seen, &Limits::default(), &mut slots)? {
             let facts = head.facts;
-            let len = body(input, have, facts.len, facts.body, steps)?;
+            let scanner = ChunkScanner::new();
+            let len = body(input, have, facts.len, facts.body, (scanner, steps))?;
             return Ok(len.map(|len| Message { facts, len }));
         }
         seen = have;
@@ -44,7 +45,8 @@ pub fn reply(input: &[u8], to: &RequestFacts, steps: Steps) -> Outcome<Message<R
         let mut slots = FieldSlots::new();
         if let Some(head) = read_reply(&input[..have], seen, to, &Limits::default(), &mut slots)? {
             let facts = head.facts;
-            let len = body(input, have, facts.len, facts.body, steps)?;
+            let scanner = ChunkScanner::of_reply();
+            let len = body(input, have, facts.len, facts.body, (scanner, steps))?;
             return Ok(len.map(|len| Message { facts, len }));
         }
         seen = have;
@@ -53,7 +55,13 @@ pub fn reply(input: &[u8], to: &RequestFacts, steps: Steps) -> Outcome<Message<R
 }
 
 /// Where the message ends whose body begins at `start` and of which `have` bytes have arrived.
-fn body(input: &[u8], have: usize, start: usize, kind: BodyKind, steps: Steps) -> Outcome<usize> {
+fn body(
+    input: &[u8],
+    have: usize,
+    start: usize,
+    kind: BodyKind,
+    (scanner, steps): (ChunkScanner, Steps),
+) -> Outcome<usize> {
     Ok(match kind {
         BodyKind::None | BodyKind::Tunnel => Some(start),
         BodyKind::UntilClose => Some(input.len()),
@@ -61,13 +69,24 @@ fn body(input: &[u8], have: usize, start: usize, kind: BodyKind, steps: Steps) -
             .ok()
             .and_then(|length| start.checked_add(length))
             .filter(|&end| end <= input.len()),
-        BodyKind::Chunked => chunks(input, start, &mut std::iter::once(have).chain(steps))?,
+        BodyKind::Chunked => {
+            let mut steps = std::iter::once(have).chain(steps);
+            chunks_by(scanner, input, start, &mut steps)?
+        }
     })
 }
 
-/// Where the chunked body ends that begins at `start`.
+/// Where a request's chunked body ends that begins at `start`.
 pub fn chunks(input: &[u8], start: usize, steps: Steps) -> Outcome<usize> {
-    let mut scanner = ChunkScanner::new();
+    chunks_by(ChunkScanner::new(), input, start, steps)
+}
+
+fn chunks_by(
+    mut scanner: ChunkScanner,
+    input: &[u8],
+    start: usize,
+    steps: Steps,
+) -> Outcome<usize> {
     let mut at = start;
     for have in steps {
         let scanned = scanner.scan(&input[at..have])?;

@@ -10,5 +10,6 @@ mod limit;
 mod names;
 mod netns;
 mod own_listeners;
+mod reach;
 mod sides;
 mod sources;

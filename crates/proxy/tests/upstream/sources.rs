@@ -3,12 +3,13 @@
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
+use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use weir_core::proxy::{Proxy, ProxyMode};
-use weir_proxy::{Error, Server};
+use weir_core::proxy::{HealthCheck, Proxy, ProxyMode};
+use weir_proxy::{BackendState, Error, Server};
 
-use crate::common::{Origin, PATIENCE, connect, settings};
+use crate::common::{Origin, PATIENCE, connect, settings, value, wait_until};
 use crate::netns::in_own_netns;
 
 const PORTS: usize = 20;
@@ -122,7 +123,32 @@ fn a_client_without_a_port_for_its_request_is_told_so_and_the_server_is_not_blam
         assert_eq!(reply.status(), 503);
         let why = reply.field("proxy-status").unwrap();
         assert!(why.contains("connection_limit_reached"), "{why}");
+        assert!(why.contains("no local port"), "{why}");
+        let counted = |name| value(&proxy.totals().backends[0].1, name);
+        assert_eq!(
+            (counted("connects_failed"), counted("no_local_port")),
+            (1, 1)
+        );
         drop(taken);
+    });
+}
+
+#[test]
+fn a_check_without_a_port_does_not_take_its_backend_out() {
+    in_own_netns(|| {
+        limit_ports();
+        let server = TcpListener::bind("127.0.0.1:9000").unwrap();
+        let address = server.local_addr().unwrap();
+        let mut settings = settings(ProxyMode::Tcp, &[address]);
+        settings.listen = "127.0.0.1:3128".parse().unwrap();
+        settings.health.check = HealthCheck::Tcp;
+        settings.health.interval = Duration::from_millis(10);
+        let proxy = Server::start(settings).unwrap();
+        let of = |name| value(&proxy.totals().backends[0].1, name);
+        // The checks alone take all ports to the server, as they close first.
+        wait_until("checks have no port", || of("checks_not_made") >= 10);
+        assert_eq!((of("checks_failed"), of("downs")), (0, 0));
+        assert_eq!(proxy.servers().backends[0].state, BackendState::Up);
     });
 }
 

@@ -1,6 +1,6 @@
 //! The receiver: what has arrived, and when it is acknowledged (RFC 5681, RFC 2018, RFC 7323, RFC 3168).
 
-use weir_core::aqm::Ecn;
+use crate::aqm::Ecn;
 
 use crate::segment::{SACK_BLOCKS, Segment};
 

@@ -1,11 +1,11 @@
 //! Flags that are the keys of a table of the config file, made from the list of its keys.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
+use weir_api::ClassSettings;
 use weir_config::{Fault, Given, Key, Kind, Setting, Table, parse_name};
 use weir_core::listener::Listener;
 
@@ -131,10 +131,12 @@ pub struct NamedFlags<T: Table> {
 
 impl<T: Table> NamedFlags<T> {
     /// The keys that were given, as the file would have them.
-    pub fn keys(&self) -> BTreeMap<String, Given> {
+    pub fn settings(&self) -> ClassSettings {
+        let value =
+            |given| serde_json::to_value(given).expect("flags are strings, numbers and lists");
         let flags = self.flags.0.iter();
         flags
-            .map(|(key, given)| (key.name.to_owned(), given.clone()))
+            .map(|(key, given)| (key.name.to_owned(), value(given)))
             .collect()
     }
 }

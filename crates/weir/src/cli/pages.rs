@@ -1,7 +1,10 @@
 //! Holds the command lines of the Markdown pages to the definition of the command.
 
-use clap::Parser;
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use weir_testbed::pages::{self, Block, Page};
 
 use super::Cli;
@@ -179,6 +182,135 @@ fn every_command_line_of_a_page_is_one() {
     let faults: Vec<String> = lines.iter().filter_map(fault).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     assert!(lines.len() > 100, "{} lines", lines.len());
+}
+
+/// Pages about one command, with its name: a flag that stands alone there is one of its flags.
+const OF_ONE_COMMAND: [(&str, &str); 9] = [
+    ("docs/proxy.md", "proxy"),
+    ("docs/design/proxy.md", "proxy"),
+    ("docs/exec.md", "exec"),
+    ("docs/shape.md", "shape install"),
+    ("docs/suggest.md", "suggest"),
+    ("docs/top.md", "top"),
+    ("docs/trace.md", "trace"),
+    ("docs/events.md", "events"),
+    ("docs/start.md", "protect"),
+];
+/// Pages and the flags of theirs that another command or program has.
+const OF_OTHERS: [(&str, &[&str]); 16] = [
+    // `weir status` is beside each.
+    ("docs/proxy.md", &["--json"]),
+    ("docs/shape.md", &["--json"]),
+    // `weir model` is beside `weir trace`, and tcpdump has `-i`.
+    ("docs/trace.md", &["--loss", "--syn-loss", "-i"]),
+    // `weir run`.
+    ("docs/events.md", &["--verbose"]),
+    // cargo and the tests.
+    ("docs/architecture.md", &["--test"]),
+    ("docs/classes.md", &["--test"]),
+    ("docs/environments.md", &["--test-threads"]),
+    // An idea that is not built, and rustc.
+    ("docs/design/decisions.md", &["--health-check", "-Cpasses"]),
+    // iptables.
+    ("docs/operating.md", &["-m", "--syn"]),
+    // tcpdump.
+    ("CHANGELOG.md", &["-i"]),
+    // docker, and uvicorn.
+    ("docs/packages.md", &["--ulimit"]),
+    ("docs/recipes.md", &["--network", "--limit-concurrency"]),
+    ("docs/tuning.md", &["--limit-concurrency"]),
+    // haproxy.
+    ("docs/queue.md", &["-sf"]),
+    // weir-lab, and other load generators.
+    ("docs/timewait.md", &["--ways"]),
+    (
+        "docs/test-it.md",
+        &[
+            "--patience",
+            "--out",
+            "--yes-it-is-mine",
+            "-c",
+            "-disable-keepalive",
+        ],
+    ),
+];
+
+/// The flags of all commands; of one alone, if it is named.
+fn flags(command: Option<&str>) -> BTreeSet<String> {
+    fn gather(command: &clap::Command, flags: &mut BTreeSet<String>) {
+        for flag in command.get_arguments() {
+            flags.extend(flag.get_long().map(|long| format!("--{long}")));
+            flags.extend(flag.get_short().map(|short| format!("-{short}")));
+        }
+        for one in command.get_subcommands() {
+            gather(one, flags);
+        }
+    }
+    let root = Cli::command();
+    let mut of = &root;
+    for word in command.unwrap_or_default().split_whitespace() {
+        of = of.find_subcommand(word).expect("there is the command");
+    }
+    let mut flags = BTreeSet::from(["--help".to_owned(), "--version".to_owned()]);
+    gather(of, &mut flags);
+    flags
+}
+
+/// The flags that stand alone in the sentences of a page and that neither its command has nor what it speaks of besides.
+fn strange_flags(page: &Page) -> Vec<String> {
+    let is_page = |path: &str| page.path == Path::new(path);
+    let own = OF_ONE_COMMAND.iter().find(|(path, _)| is_page(path));
+    let known = flags(own.map(|(_, command)| *command));
+    let others = OF_OTHERS.iter().filter(|(path, _)| is_page(path));
+    let others: Vec<&str> = others
+        .flat_map(|(_, flags)| flags.iter().copied())
+        .collect();
+    let of_span = |span: &pages::Text| {
+        let word = span.text.split([' ', '=']).next().unwrap_or_default();
+        let is_flag = word.starts_with('-')
+            && word
+                .chars()
+                .nth(1)
+                .is_some_and(|c| c != ' ' && !c.is_ascii_digit());
+        let is_strange = is_flag && !known.contains(word) && !others.contains(&word);
+        is_strange.then(|| format!("{}: {word}", page.at(span.line)))
+    };
+    page.spans.iter().filter_map(of_span).collect()
+}
+
+/// Of the experiments weir-lab's tests know the flags.
+#[test]
+fn every_flag_that_stands_alone_in_a_page_is_one_of_the_command_that_it_is_about() {
+    let pages = pages::all().unwrap();
+    let pages = pages
+        .iter()
+        .filter(|page| !page.path.starts_with("experiments"));
+    let strange: Vec<String> = pages.flat_map(strange_flags).collect();
+    assert!(strange.is_empty(), "{}", strange.join("\n"));
+}
+
+#[test]
+fn a_flag_of_another_command_is_strange_in_a_page_about_one() {
+    let page = |path: &str, text: &str| Page::parse(path.into(), text);
+    let strange = |path, text| strange_flags(&page(path, text)).len();
+    assert_eq!(
+        strange(
+            "docs/proxy.md",
+            "`--take-over` and `--established-only` and `--nonsense`"
+        ),
+        2
+    );
+    assert_eq!(
+        strange(
+            "docs/operating.md",
+            "`--established-only` and `--nonsense 7`"
+        ),
+        1
+    );
+    assert_eq!(
+        strange("docs/operating.md", "`-1`, `-` and `weir run --nonsense`"),
+        0
+    );
 }
 
 #[test]

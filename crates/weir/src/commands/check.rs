@@ -15,8 +15,8 @@ use weir_core::units::format_duration;
 use weir_proxy::{LookUp, resolve_all};
 
 use crate::cli::Check;
-use crate::daemon::attachment::missing;
-use crate::failure::Result;
+use crate::daemon::attachment::{missing, named_ports};
+use crate::failure::{Cause, Result};
 use crate::host::config::read;
 use crate::host::environment;
 use crate::host::links::{self, Link};
@@ -90,6 +90,10 @@ fn not_here(
                 listener.name
             ));
         }
+        let ports = named_ports(std::slice::from_ref(listener), links).into_iter();
+        texts.extend(ports.map(|Cause { message, hint }| {
+            format!("listener {:?}: {message} ({hint})", listener.name)
+        }));
         if let Some(ip) = listener.address.ip.filter(|ip| !has_address(*ip)) {
             texts.push(format!(
                 "listener {:?}: no interface here has the address {ip} (`ip address` lists them)",

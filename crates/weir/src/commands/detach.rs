@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+use weir_api::{Answer, Question};
+
 use crate::cli::Detach;
 use crate::commands::status::elsewhere;
 use crate::daemon::proxies::sweep_left_over;
 use crate::failure::Result;
-use crate::ipc::control::{Answer, Request, another_answer, ask, namespace, sweep};
+use crate::ipc::control::{another_answer, ask, namespace, sweep};
 use crate::shape::interface;
 use crate::shape::lock::Changes;
 use crate::show::output::print;
@@ -15,12 +17,12 @@ use crate::show::output::print;
 /// connections lives as long as the server's socket.
 pub fn run(runtime_dir: &Path, args: &Detach) -> Result<()> {
     let namespace = namespace()?;
-    let request = match args.left_over {
-        true => Request::Status,
-        false => Request::Detach,
+    let question = match args.left_over {
+        true => Question::Status,
+        false => Question::Detach,
     };
     sweep_left_over(runtime_dir)?;
-    match ask(runtime_dir, namespace, request)? {
+    match ask(runtime_dir, namespace, &question)? {
         Some(_) if args.left_over => {
             print("a weir is running in this network namespace; it stays\n")
         }

@@ -1,29 +1,49 @@
 //! `weir doctor`: what this kernel and this network namespace can do, and why not.
 
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use weir_kernel::{Guard, Mechanism, probe_all};
+use weir_api::{Question, Status};
+use weir_config::SynFilter;
+use weir_core::listener::Mode;
+use weir_core::word::Word;
+use weir_kernel::{
+    Guard, ListenQueue, Mechanism, Unaccepted, listen_queues, probe_all, unaccepted,
+};
+
+mod scope;
+
+use scope::Scope;
 
 use crate::cli::Doctor;
 use crate::failure::{Failure, ROOT_HINT, Result};
-use crate::host::diagnosis::{Facts, Finding, Receiver, Socket, State, advise, fold};
+use crate::host::chains;
+use crate::host::diagnosis::{
+    Facts, Finding, Guarded, Passage, Queue, Receiver, Socket, State, advise, fold,
+};
 use crate::host::environment::sysctl;
+use crate::host::filters::Filters;
 use crate::host::links::{self, Link};
 use crate::host::ports;
-use crate::host::processes::owners;
+use crate::host::processes::{Process, owners};
+use crate::host::vrf;
+use crate::ipc::control::{ask, namespace};
 use crate::show::describe;
 use crate::show::output::{print, print_json};
 use crate::show::table::{Align, table};
 
 /// Runs the command.
-pub fn run(args: &Doctor) -> Result<()> {
+pub fn run(runtime_dir: &Path, args: &Doctor) -> Result<()> {
+    let begun = Glimpse::take();
     let mechanisms = probe_all();
     let diagnosis = Diagnosis {
         ok: mechanisms.iter().all(|m| m.state.is_ok() || !m.needed),
         mechanisms: mechanisms.iter().map(Row::of).collect(),
-        advice: advise(&facts()?),
+        advice: advise(&facts(runtime_dir, &begun)?),
+        namespace: scope::looked_at(),
     };
     match args.json {
         true => print_json(&diagnosis)?,
@@ -59,6 +79,8 @@ struct Diagnosis {
     ok: bool,
     mechanisms: Vec<Row>,
     advice: Vec<Finding>,
+    /// Where it has looked.
+    namespace: Scope,
 }
 
 /// A mechanism of the kernel.
@@ -121,13 +143,24 @@ impl Diagnosis {
             ]
         };
         let mechanisms: Vec<_> = self.mechanisms.iter().flat_map(Row::cells).collect();
-        let advice = fold(&self.advice);
+        let (trouble, advice): (Vec<_>, Vec<_>) = fold(&self.advice)
+            .into_iter()
+            .partition(|alike| alike[0].queue.is_some());
+        let trouble: Vec<_> = trouble
+            .iter()
+            .flat_map(|alike| advice_cells(alike))
+            .collect();
+        let trouble = match trouble.is_empty() {
+            true => String::new(),
+            false => table(&head("trouble"), &trouble) + "\n",
+        };
         let advice: Vec<_> = advice
             .iter()
             .flat_map(|alike| advice_cells(alike))
             .collect();
         let mechanisms = table(&head("mechanism"), &mechanisms);
-        format!("{mechanisms}\n{}", table(&head("advice"), &advice))
+        let advice = table(&head("advice"), &advice);
+        format!("{trouble}{mechanisms}\n{advice}{}", self.namespace.text())
     }
 }
 
@@ -152,13 +185,14 @@ fn advice_cells(alike: &[&Finding]) -> Vec<Vec<String>> {
     rows
 }
 
-fn facts() -> Result<Facts> {
+fn facts(runtime_dir: &Path, begun: &Glimpse) -> Result<Facts> {
     let links = links::list()?;
     let softnet = std::fs::read_to_string("/proc/net/softnet_stat").ok();
     let range = ports::range();
     let local_ports = range.as_ref().map_or(0, |range| range.len() as u32);
     Ok(Facts {
         tw_reuse: sysctl("net/ipv4/tcp_tw_reuse"),
+        timestamps: sysctl("net/ipv4/tcp_timestamps"),
         rfc1337: sysctl("net/ipv4/tcp_rfc1337"),
         local_ports,
         ports: range.map_or_else(Vec::new, |range| ports::taken(&range, local_ports / 2)),
@@ -166,25 +200,172 @@ fn facts() -> Result<Facts> {
         somaxconn: sysctl("net/core/somaxconn"),
         netdev_max_backlog: sysctl("net/core/netdev_max_backlog"),
         abort_on_overflow: sysctl("net/ipv4/tcp_abort_on_overflow"),
-        conntrack: weir_kernel::conntrack_follows(),
+        syn_filters: syn_filters(),
         receive_drops: softnet.as_deref().and_then(receive_drops),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         receivers: receivers(&links, Path::new("/sys/class/net")),
+        // What cannot be read is with the filters.
+        chains: chains::all().unwrap_or_default(),
         lonely_veths: lonely_veths(&links),
-        sockets: sockets().map_err(|error| error.to_string()),
+        sockets: sockets(runtime_dir, begun).map_err(|error| error.to_string()),
     })
 }
 
-fn sockets() -> weir_kernel::Result<Vec<Socket>> {
+/// Without root weir cannot read rules, but for a few, whether there are some or not.
+fn syn_filters() -> Vec<SynFilter> {
+    let mut found = Filters::default().all();
+    if !nix::unistd::geteuid().is_root() {
+        found.retain(|filter| !matches!(filter, SynFilter::Unread { .. }));
+    }
+    found
+}
+
+/// The time for which the doctor looks at least where somebody waits: slow servers accept in turns.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The listen queues at one moment.
+struct Glimpse {
+    at: Instant,
+    /// By the sockets' inode numbers.
+    queues: BTreeMap<u64, ListenQueue>,
+    /// Who waits in them; `None` where the kernel does not say.
+    waiting: Option<Vec<Unaccepted>>,
+}
+
+impl Glimpse {
+    fn take() -> Glimpse {
+        // Where the kernel does not say, nothing is said of queues.
+        let queues = listen_queues().unwrap_or_default();
+        let some_wait = queues.iter().any(|queue| queue.length > 0);
+        Glimpse {
+            at: Instant::now(),
+            waiting: match some_wait {
+                true => unaccepted().ok(),
+                false => Some(Vec::new()),
+            },
+            queues: queues
+                .into_iter()
+                .map(|queue| (queue.inode, queue))
+                .collect(),
+        }
+    }
+
+    /// The next one, after a while if somebody waits at this one.
+    fn next(&self) -> Glimpse {
+        if self.waiting.as_ref().is_some_and(|all| !all.is_empty()) {
+            std::thread::sleep(LOOK.saturating_sub(self.at.elapsed()));
+        }
+        Glimpse::take()
+    }
+
+    /// What has come of a socket's queue between two moments.
+    fn until(&self, then: &Glimpse, inode: u64) -> Option<Queue> {
+        let now = then.queues.get(&inode)?;
+        let before = self.queues.get(&inode).unwrap_or(now);
+        let (was, is) = (self.waiting_for(now), then.waiting_for(now));
+        let left: Option<BTreeSet<_>> = is
+            .as_ref()
+            .map(|all| all.iter().map(|one| one.cookie).collect());
+        let passage = was.zip(left).map(|(was, left)| Passage {
+            length: before.length,
+            waited: was.len() as u32,
+            accepted: was.iter().filter(|one| !left.contains(&one.cookie)).count() as u32,
+        });
+        // Those that a client has reset are in the length only. Of several sockets nobody says who waits for which.
+        let of_address = then.queues.values().filter(|one| one.local == now.local);
+        let is_alone = of_address.count() == 1;
+        let gone = is.filter(|_| is_alone).map(|is| {
+            let there = is.iter().filter(|one| !one.closed).count() as u32;
+            now.length.saturating_sub(there)
+        });
+        Some(Queue {
+            length: now.length.max(before.length),
+            length_now: now.length,
+            dropped: now.drops,
+            dropped_now: now.drops.wrapping_sub(before.drops),
+            time: then.at - self.at,
+            passage,
+            gone,
+        })
+    }
+
+    /// Who waits for this socket; for all those that listen on one address and port together.
+    fn waiting_for(&self, socket: &ListenQueue) -> Option<Vec<&Unaccepted>> {
+        let waiting = self.waiting.as_ref()?;
+        Some(
+            waiting
+                .iter()
+                .filter(|one| self.takes(socket.local, one.local))
+                .collect(),
+        )
+    }
+
+    /// Whether a socket that listens on `listens` has the connection to `named`: no other one is bound to that address itself,
+    /// or to all of IPv4 while this one is of IPv6.
+    fn takes(&self, listens: SocketAddr, named: SocketAddr) -> bool {
+        let ip = |address: SocketAddr| -> IpAddr { address.ip().to_canonical() };
+        let is_its =
+            |listens: SocketAddr| listens.port() == named.port() && ip(listens) == ip(named);
+        let is_any =
+            |listens: SocketAddr| listens.ip().is_unspecified() && listens.port() == named.port();
+        let is_v4 = ip(named).is_ipv4();
+        let is_nearer = |other: SocketAddr| {
+            is_its(other) || is_v4 && listens.is_ipv6() && other.is_ipv4() && is_any(other)
+        };
+        let may = is_any(listens) && (listens.is_ipv6() || is_v4);
+        is_its(listens) || may && !self.queues.values().any(|other| is_nearer(other.local))
+    }
+}
+
+fn sockets(runtime_dir: &Path, begun: &Glimpse) -> weir_kernel::Result<Vec<Socket>> {
     let listening = Guard::load()?.listen_sockets()?;
+    let now = begun.next();
     let mut owners = owners(&listening.iter().map(|socket| socket.inode).collect());
-    let socket = |socket: weir_kernel::ListenSocket| Socket {
-        address: SocketAddr::new(socket.ip, socket.port).to_string(),
-        limit: socket.queue_limit,
-        server: owners.remove(&socket.inode).map(|process| process.comm),
-        mptcp: socket.mptcp,
+    let guarded = guarded(runtime_dir);
+    let mut vrfs = vrf::bound_sockets();
+    let socket = |socket: weir_kernel::ListenSocket| {
+        let owner = owners.remove(&socket.inode);
+        let address = SocketAddr::new(socket.ip, socket.port).to_string();
+        Socket {
+            limit: socket.queue_limit,
+            pid: owner.as_ref().map(|process| process.pid),
+            started: owner.as_ref().and_then(Process::started),
+            server: owner.map(|process| process.comm),
+            mptcp: socket.mptcp,
+            vrf: vrfs.remove(&socket.inode),
+            queue: begun.until(&now, socket.inode),
+            guarded: guarded.get(&address).cloned(),
+            address,
+        }
     };
     Ok(listening.into_iter().map(socket).collect())
+}
+
+/// What a weir that runs here does for each socket, by its address; nothing if none runs or answers.
+fn guarded(runtime_dir: &Path) -> BTreeMap<String, Guarded> {
+    let asked = namespace().and_then(|here| ask(runtime_dir, here, &Question::Status));
+    let Ok(Some(status)): Result<Option<Status>> = asked else {
+        return BTreeMap::new();
+    };
+    let of = |listener: &weir_api::Listener| {
+        let would = listener.offered.zip(listener.would_refuse);
+        let guarded = Guarded {
+            listener: listener.name.clone(),
+            enforces: listener.mode == Mode::Enforce.word(),
+            wait: listener.wait_us.map(Duration::from_micros),
+            would_refuse: would.filter(|(offered, _)| *offered > 0),
+            fifo_because: listener
+                .queue_way_because
+                .clone()
+                .filter(|_| listener.queue_way == "fifo"),
+        };
+        let addresses = listener.sockets.iter().map(|socket| socket.address.clone());
+        let each: Vec<_> = addresses
+            .map(|address| (address, guarded.clone()))
+            .collect();
+        each
+    };
+    status.listeners.iter().flat_map(of).collect()
 }
 
 /// Sum of the second column (dropped) of /proc/net/softnet_stat, a line of hex words per CPU.
@@ -270,6 +451,7 @@ mod tests {
             state: State::Warn,
             text: "alone".into(),
             hint: "company".into(),
+            queue: None,
             object: Some(Object {
                 name: format!("veth{i}"),
                 kind: "interfaces",
@@ -279,6 +461,7 @@ mod tests {
             ok: true,
             mechanisms: Vec::new(),
             advice: (0..40).map(veth).collect(),
+            namespace: Scope::default(),
         };
         let expected = "state  advice\n\
             warn   XDP front on 40 interfaces  alone\n\
@@ -293,6 +476,7 @@ mod tests {
             ok: false,
             mechanisms: vec![Row::of(&mechanism(true, Err("no tcx links".into())))],
             advice: Vec::new(),
+            namespace: Scope::default(),
         };
         let expected = "state  mechanism\nno     tcx        judging packets\n\
                         \x20                 no tcx links; needs Linux 6.6\n\

@@ -5,19 +5,24 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use weir_api::Event;
+use weir_api::{Event, Question};
+use weir_core::units::count;
+use weir_core::workload::Where;
 
-use crate::cli::Events;
+use crate::cli::{Events, Since};
 use crate::commands::status::not_running;
 use crate::daemon::events::MOST_READ;
-use crate::daemon::proxies::{Peers, ask_at};
+use crate::daemon::proxies::Peers;
 use crate::failure::Result;
-use crate::ipc::control::{Answer, Request, ask, namespace};
+use crate::host::clock::unix_ms;
+use crate::ipc::control::{ask, ask_at, namespace};
 use crate::show::events::line;
 use crate::show::output::{print_live, warn_text};
 
 /// How often `--follow` asks.
 const EVERY: Duration = Duration::from_millis(250);
+/// Events before it begins that `--follow` shows.
+const BEFORE: usize = 10;
 /// The guard among the processes; proxies have the paths of their sockets.
 const GUARD: &str = "";
 
@@ -30,10 +35,12 @@ pub fn run(runtime_dir: &Path, args: &Events) -> Result<()> {
         if first && found == 0 && !args.follow {
             return Err(not_running(runtime_dir));
         }
-        let is_wanted = |event: &&Event| args.kind.is_empty() || args.kind.contains(&event.kind);
-        let lines: Vec<String> = events
-            .iter()
-            .filter(is_wanted)
+        let mut wanted: Vec<&Event> = events.iter().filter(|one| is_wanted(one, args)).collect();
+        if first {
+            begin(&mut wanted, args, unix_ms());
+        }
+        let lines: Vec<String> = wanted
+            .into_iter()
             .map(|event| match args.json {
                 true => serde_json::to_string(event).expect("events are JSON") + "\n",
                 false => line(event),
@@ -48,6 +55,31 @@ pub fn run(runtime_dir: &Path, args: &Events) -> Result<()> {
         reader.tell(found, first);
         first = false;
         std::thread::sleep(EVERY);
+    }
+}
+
+fn is_wanted(event: &Event, args: &Events) -> bool {
+    let is_there = |place: &Where| match (place, event.workload.as_deref()) {
+        (Where::Here, workload) => workload.is_none(),
+        (place, workload) => workload.is_some_and(|name| place.names(name)),
+    };
+    let is_of_kind = args.kind.is_empty() || args.kind.contains(&event.kind);
+    is_of_kind && args.place.as_ref().is_none_or(is_there)
+}
+
+/// Leaves of what happened before only what is asked for.
+fn begin(events: &mut Vec<&Event>, args: &Events, now_unix_ms: u64) {
+    match &args.since {
+        None => {}
+        Some(Since::Ago(time)) => {
+            let then = now_unix_ms.saturating_sub(time.as_millis() as u64);
+            events.retain(|event| event.at_unix_ms >= then);
+        }
+        Some(Since::Time(time)) => events.retain(|event| event.time >= *time),
+    }
+    let few = (args.follow && args.since.is_none()).then_some(BEFORE);
+    if let Some(last) = args.last.or(few) {
+        events.drain(..events.len().saturating_sub(last));
     }
 }
 
@@ -101,15 +133,15 @@ impl Reader<'_> {
     fn of_one(&mut self, socket: &Path, into: &mut Vec<Event>) -> Result<bool> {
         loop {
             let at = self.read.get(socket).copied().unwrap_or_default();
-            let request = Request::Events {
+            let question = Question::Events {
                 after: at.last,
                 most: MOST_READ,
             };
-            let answer = match socket.as_os_str().is_empty() {
-                true => ask(self.runtime_dir, self.namespace, request)?,
-                false => ask_at(socket, &request)?,
+            let answer: Option<weir_api::Events> = match socket.as_os_str().is_empty() {
+                true => ask(self.runtime_dir, self.namespace, &question)?,
+                false => ask_at(socket, &question)?,
             };
-            let Some(Answer::Events(read)) = answer else {
+            let Some(read) = answer else {
                 return Ok(false);
             };
             let mut next = At {
@@ -124,8 +156,9 @@ impl Reader<'_> {
             }
             if at.last > 0 && read.missed > 0 {
                 warn_text(format_args!(
-                    "{} events of process {} came too fast and are not kept any more",
-                    read.missed, read.pid
+                    "{} of process {} came too fast to be kept",
+                    count(read.missed as usize, "event"),
+                    read.pid
                 ));
             }
             self.read.insert(socket.to_owned(), next);
@@ -143,5 +176,91 @@ impl Reader<'_> {
             warn_text("no weir is running in this network namespace; waiting for one");
         }
         self.alone = alone;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left of 30 events, one a second, whose last one happens now.
+    fn left(arguments: Events) -> Vec<u64> {
+        let event = |number: u64| Event {
+            number,
+            at_unix_ms: 1_000_000 + 1000 * number,
+            time: format!("2026-11-24T15:30:{number:02}.000Z"),
+            ..Event::default()
+        };
+        let events: Vec<Event> = (1..=30).map(event).collect();
+        let mut left: Vec<&Event> = events.iter().collect();
+        begin(&mut left, &arguments, 1_030_000);
+        left.iter().map(|event| event.number).collect()
+    }
+
+    fn asked(follow: bool, last: Option<usize>, since: Option<Since>) -> Events {
+        Events {
+            follow,
+            last,
+            since,
+            json: false,
+            kind: Vec::new(),
+            place: None,
+        }
+    }
+
+    #[test]
+    fn events_are_chosen_by_their_kind_and_their_workload() {
+        let of = |kind: &str, workload: Option<&str>| Event {
+            kind: kind.to_owned(),
+            workload: workload.map(str::to_owned),
+            ..Event::default()
+        };
+        let events = [
+            of("start", None),
+            of("overload", Some("web-1")),
+            of("refusal", Some("web-2")),
+            of("overload", Some("db")),
+        ];
+        let wanted = |place: Option<&str>, kind: &[&str]| -> Vec<usize> {
+            let args = Events {
+                kind: kind.iter().map(|kind| (*kind).to_owned()).collect(),
+                place: place.map(|place| Where::parse(place).unwrap()),
+                ..asked(false, None, None)
+            };
+            let all = events.iter().enumerate();
+            let wanted = all.filter(|(_, event)| is_wanted(event, &args));
+            wanted.map(|(at, _)| at).collect()
+        };
+        assert_eq!(wanted(None, &[]), [0, 1, 2, 3]);
+        assert_eq!(wanted(Some("container:web-*"), &[]), [1, 2]);
+        assert_eq!(wanted(Some("container:web-*"), &["overload"]), [1]);
+        assert_eq!(wanted(Some("machine"), &[]), [1, 2, 3]);
+        assert_eq!(wanted(Some("here"), &[]), [0]);
+    }
+
+    #[test]
+    fn who_follows_sees_the_last_few_and_all_others_all() {
+        let all: Vec<u64> = (1..=30).collect();
+        assert_eq!(left(asked(false, None, None)), all);
+        assert_eq!(left(asked(true, None, None)), all[20..]);
+        assert_eq!(left(asked(true, Some(0), None)), [0; 0]);
+        assert_eq!(left(asked(false, Some(2), None)), [29, 30]);
+        assert_eq!(left(asked(true, Some(100), None)), all);
+    }
+
+    #[test]
+    fn since_is_a_time_and_the_last_are_of_what_happened_since() {
+        let ago = |seconds| Some(Since::Ago(Duration::from_secs(seconds)));
+        let time = |time: &str| Some(Since::Time(time.to_owned()));
+        assert_eq!(left(asked(false, None, ago(2))), [28, 29, 30]);
+        assert_eq!(left(asked(true, None, ago(20))).len(), 21);
+        assert_eq!(left(asked(false, Some(1), ago(2))), [30]);
+        assert_eq!(left(asked(false, None, ago(1_000_000))).len(), 30);
+        assert_eq!(
+            left(asked(false, None, time("2026-11-24T15:30:29"))),
+            [29, 30]
+        );
+        assert_eq!(left(asked(false, None, time("2026-11-24"))).len(), 30);
+        assert_eq!(left(asked(false, None, time("2026-11-25"))), [0; 0]);
     }
 }

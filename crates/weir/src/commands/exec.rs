@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use weir_api::{Question, Status};
 use weir_config::Config;
 use weir_kernel::exec::{can_park, refuse_mptcp, restore_sigpipe};
 
@@ -12,7 +13,7 @@ use crate::cli::{Exec, Order};
 use crate::exec::{self, Policy, Source};
 use crate::failure::{Failure, Result};
 use crate::host::config;
-use crate::ipc::control::{Answer, Request, ask, namespace};
+use crate::ipc::control::{ask, namespace};
 use crate::show::output::{warn, warn_text};
 
 /// Where the administrator's config file is.
@@ -72,7 +73,7 @@ fn park(runtime_dir: &Path, args: &Exec) -> Result<()> {
 /// running weir may not be asked.
 fn no_parking(runtime_dir: &Path, given: Option<&Path>) -> Option<String> {
     let file = absolute(given.unwrap_or(Path::new(CONFIG)));
-    let status = match ask(runtime_dir, namespace().ok()?, Request::Status) {
+    let status: Status = match ask(runtime_dir, namespace().ok()?, &Question::Status) {
         Ok(None) => {
             return Some(format!(
                 "no weir runs in this network namespace: the server accepts first come first served until \
@@ -80,8 +81,8 @@ fn no_parking(runtime_dir: &Path, given: Option<&Path>) -> Option<String> {
                 file.display()
             ));
         }
-        Ok(Some(Answer::Status(status))) => status,
-        _ => return None,
+        Ok(Some(status)) => status,
+        Err(_) => return None,
     };
     let by_priority =
         |l: &weir_api::Listener| l.settings.get("queue").is_some_and(|v| v == "priority");

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use weir_api::fields::{self, Field};
 use weir_api::metrics::{Metric, guard};
+use weir_api::{Question, Status};
 use weir_config::did_you_mean;
 use weir_config::explain::{Topic, list, topic};
 use weir_proxy::metrics::{
@@ -15,7 +16,7 @@ use weir_proxy::metrics::{
 use crate::cli::Explain;
 use crate::daemon::proxies::metrics_of_proxies;
 use crate::failure::{Failure, Result};
-use crate::ipc::control::{self, Answer, Request};
+use crate::ipc::control;
 use crate::show::output::print;
 use crate::show::report;
 use crate::show::table::{Align, table};
@@ -98,10 +99,8 @@ fn unknown(name: &str) -> Failure {
 /// the explanation.
 fn running_controller(runtime_dir: &Path) -> Option<weir_api::Controller> {
     let namespace = control::namespace().ok()?;
-    match control::ask(runtime_dir, namespace, Request::Status) {
-        Ok(Some(Answer::Status(report))) => report.controller,
-        _ => None,
-    }
+    let status = control::ask::<Status>(runtime_dir, namespace, &Question::Status);
+    status.ok()??.controller
 }
 
 /// The metric of this name, with or without its prefix, or that of a series as a scrape shows it.
@@ -237,12 +236,19 @@ mod tests {
         let listener = weir_api::Listener {
             name: "web".into(),
             queue_way_because: Some("it runs with MPTCP".into()),
+            not_in_force_because: Some("weir is attached to none of its interfaces".into()),
             wait_us: Some(1),
+            residence: Some(weir_api::Residence::default()),
             fallback: Some("reserv".into()),
             fallback_because: Some("cookies are off".into()),
             counters: counters_by_name(&Default::default()),
             classes: vec![class],
             sockets: vec![socket.clone(), socket],
+            workloads: vec![weir_api::Workload {
+                not_in_force_because: Some("it has ended".into()),
+                counters: counters_by_name(&Default::default()),
+                ..weir_api::Workload::default()
+            }],
             settings: crate::show::settings::settings(&Listener::new("web", address))
                 .into_iter()
                 .collect(),

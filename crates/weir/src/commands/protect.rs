@@ -1,5 +1,7 @@
 //! `weir protect`: some ports or all, in the foreground, until Ctrl-C.
 
+mod elsewhere;
+mod published;
 mod summary;
 mod unheard;
 
@@ -7,51 +9,65 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
-use weir_config::{Table, Warning};
+use weir_config::{Config, Table, Warning};
 use weir_core::listener::{ListenAddress, Listener, Mode};
+use weir_core::workload::Where;
 use weir_kernel::ListenSocket;
 
 use crate::cli::{Protect, Target};
 use crate::daemon::attachment::missing;
 use crate::daemon::backend::Backend;
 use crate::daemon::guard::Start;
+use crate::daemon::guard::elsewhere::Every;
 use crate::daemon::session::{Session, listeners_of};
 use crate::failure::{Code, Failure, Result};
 use crate::host::links::Link;
 use crate::host::namespaces;
 use crate::host::privileges;
+use crate::host::published::leads as published_from;
 use crate::host::shortcomings;
 use crate::show::describe;
 use crate::show::output::{print, warn, warn_text};
 use crate::show::table::indent;
 
+use summary::{SHOWN, queue};
 use unheard::something_listens;
-
-/// Listeners that the first lines name.
-const SHOWN: usize = 12;
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
-    let wanted = Wanted::of(args)?;
+    let mut wanted = Wanted::of(args)?;
     for text in wanted.template.lint(&args.policy.given()) {
         warn(&Warning {
             location: None,
             text,
         });
     }
-    let start = Start::prepare(runtime_dir, std::slice::from_ref(&wanted.template))?;
-    interfaces_exist(&wanted.template, &start.links)?;
+    let said = wanted.follow_published(args)?;
+    let start = Start::prepare(runtime_dir, &wanted.at_first()?)?;
     let there = start.guard.listen_sockets()?;
     let listeners = wanted.listeners(&there)?;
-    if !args.anyway {
-        listen(&wanted, &listeners, &there)?;
+    let is_here = |listener: &&Listener| listener.location == Where::Here;
+    let here: Vec<Listener> = listeners.iter().filter(is_here).cloned().collect();
+    if !start.elsewhere || !here.is_empty() {
+        interfaces_exist(&wanted.template, &start.links)?;
+        if !args.anyway {
+            listen(&wanted, &here, &there)?;
+        }
     }
-    privileges::keep_those_of_guard(None, None);
-    let mut daemon = start.daemon(listeners.clone(), Vec::new(), None, args.verbose)?;
-    daemon.service.set_timewait(Vec::new())?;
+    said.iter()
+        .try_for_each(|text| print(&format!("weir: {text}\n")))?;
+    privileges::keep_those_of_guard(start.elsewhere, None, None);
+    if start.elsewhere {
+        return elsewhere::run(start, listeners, wanted.every(), args);
+    }
+    let config = Config {
+        listeners,
+        ..Config::default()
+    };
+    let mut daemon = start.daemon(&config, None, args.verbose)?;
     let session = &daemon.service.session;
     session.notices()?.iter().for_each(warn_text);
-    let warnings = shortcomings::warnings(&listeners, &there);
+    let warnings = shortcomings::warnings(&config.listeners, &there);
     warnings.iter().for_each(warn_text);
     print(&on_lines(session, &wanted)?)?;
     if wanted.ports.is_none() {
@@ -71,6 +87,8 @@ struct Wanted {
     template: Listener,
     /// The ports; `None` is all on which something listens.
     ports: Option<Vec<u16>>,
+    /// Listeners that are guarded elsewhere than the template says, since their port is published; in the order of their ports.
+    published: Vec<(u16, Listener)>,
 }
 
 /// A port that stands for all: 0 is none.
@@ -107,16 +125,83 @@ impl Wanted {
         let template =
             template.map_err(|(flag, fault)| Failure::fault(Code::Usage, &flag, fault))?;
         let ports = (!all).then_some(ports);
-        Ok(Wanted { template, ports })
+        Ok(Wanted {
+            template,
+            ports,
+            published: Vec::new(),
+        })
     }
 
+    /// Guards ports where their server is that are published from other network namespaces. The sentences say which.
+    fn follow_published(&mut self, args: &Protect) -> Result<Vec<String>> {
+        // A place that was given is meant so.
+        if args.policy.given().contains(&"where") {
+            return Ok(Vec::new());
+        }
+        let (mut said, mut failures) = (Vec::new(), Vec::new());
+        for port in self.ports.clone().unwrap_or_default() {
+            let listener = self.of_port(port);
+            let leads = published_from(listener.address.ip, port);
+            match published::follow(listener, leads, args.anyway) {
+                Ok((_, None)) => {}
+                Ok((listener, Some(text))) => {
+                    said.push(text);
+                    self.published.push((port, listener));
+                }
+                Err(failure) => failures.push(failure),
+            }
+        }
+        Failure::all(failures).map_or(Ok(said), Err)
+    }
+
+    /// What is to be guarded, before it is known who listens.
+    fn at_first(&self) -> Result<Vec<Listener>> {
+        match self.every() {
+            Some(_) => Ok(vec![self.template.clone()]),
+            None => self.listeners(&[]),
+        }
+    }
+
+    /// All servers of a place in other network namespaces.
+    fn every(&self) -> Option<Every> {
+        let is_elsewhere = self.ports.is_none() && self.template.location != Where::Here;
+        is_elsewhere.then(|| {
+            let template = self.template.clone();
+            Every {
+                location: template.location.clone(),
+                listener: Box::new(move |port| for_port(&template, port)),
+            }
+        })
+    }
+
+    /// The listener of a port, in weir's own namespace.
+    fn of_port(&self, port: u16) -> Listener {
+        match self.ports.as_deref() {
+            Some([_]) => self.template.clone(),
+            _ => for_port(&self.template, port),
+        }
+    }
+
+    /// What is guarded. `there`: the sockets of weir's own namespace.
     fn listeners(&self, there: &[ListenSocket]) -> Result<Vec<Listener>> {
         match &self.ports {
-            Some(ports) if ports.len() == 1 => Ok(vec![self.template.clone()]),
-            Some(ports) => Ok(ports
-                .iter()
-                .map(|port| for_port(&self.template, *port))
-                .collect()),
+            Some(ports) => {
+                let mut all: Vec<Listener> = Vec::new();
+                for port in ports {
+                    let moved = self.published.iter().find(|(its, _)| its == port);
+                    let one = moved.map_or_else(|| self.of_port(*port), |(_, one)| one.clone());
+                    // A server may be published at several ports.
+                    let is_same = |other: &Listener| {
+                        (&other.location, other.address) == (&one.location, one.address)
+                    };
+                    if !all.iter().any(is_same) {
+                        all.push(one);
+                    }
+                }
+                Ok(all)
+            }
+            // The daemon finds them.
+            None if self.template.location != Where::Here => Ok(Vec::new()),
             None => {
                 let mut all = listeners_of(there, |port| for_port(&self.template, port));
                 all.truncate(weir_core::listener::MAX_LISTENERS);
@@ -221,20 +306,6 @@ fn on_lines<B: Backend>(session: &Session<B>, wanted: &Wanted) -> Result<String>
         "{head}Ctrl-C takes it off\n{}",
         indent(&lines.join("\n"))
     ))
-}
-
-fn queue(report: &weir_api::Listener) -> String {
-    if !report.listening {
-        return "nothing listens there yet".to_owned();
-    }
-    let sockets = match report.sockets.len() {
-        1 => String::new(),
-        n => format!(" in {n} sockets"),
-    };
-    format!(
-        "listen queue {} of {}{sockets}",
-        report.queue_length, report.queue_limit
-    )
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use weir_api::{Question, Status};
 
 use crate::cli::Reload;
-use crate::daemon::proxies::{Peers, ask_at};
+use crate::daemon::proxies::Peers;
 use crate::failure::{Cause, Code, Failure, Result};
-use crate::ipc::control::{Answer, Request, another_answer, ask, namespace};
+use crate::ipc::control::{ask, ask_at, namespace};
 use crate::show::describe::part;
 use crate::show::output::{print, print_json, warn_text};
 
@@ -96,37 +97,34 @@ struct Reloaded {
 
 /// All of this network namespace; who has ended is passed over.
 fn find(runtime_dir: &Path) -> Result<Vec<Running>> {
-    let guard = ask(runtime_dir, namespace()?, Request::Status).transpose();
+    let guard = ask(runtime_dir, namespace()?, &Question::Status).transpose();
     let guard = guard.map(|answer| Running {
         proxies_at: None,
-        identity: answer.and_then(identity),
+        identity: answer.map(identity),
     });
     let peers = Peers::find(runtime_dir)?;
     let proxies = peers.paths().iter().filter_map(|path| {
-        let answer = ask_at(path, &Request::Status).transpose()?;
+        let answer = ask_at(path, &Question::Status).transpose()?;
         Some(Running {
             proxies_at: Some(path.clone()),
-            identity: answer.and_then(identity),
+            identity: answer.map(identity),
         })
     });
     Ok(guard.into_iter().chain(proxies).collect())
 }
 
-fn identity(answer: Answer) -> Result<Identity> {
-    let Answer::Status(report) = answer else {
-        return Err(another_answer());
-    };
-    let weir_api::Status {
+fn identity(report: Status) -> Identity {
+    let Status {
         process,
         listeners,
         destinations,
         proxies,
         ..
-    } = *report;
+    } = report;
     let names = (listeners.into_iter().map(|listener| listener.name))
         .chain(destinations.into_iter().map(|destination| destination.name));
     let first = proxies.first();
-    Ok(match process {
+    match process {
         Some(process) => Identity {
             pid: process.pid,
             config: process.config,
@@ -137,7 +135,7 @@ fn identity(answer: Answer) -> Result<Identity> {
             config: first.and_then(|proxy| proxy.config.clone()),
             names: proxies.into_iter().map(|proxy| proxy.name).collect(),
         },
-    })
+    }
 }
 
 /// Those that are meant.
@@ -189,43 +187,35 @@ impl Running {
     }
 
     fn reload(self, runtime_dir: &Path, confirm_s: Option<u64>) -> (Reloaded, Option<Failure>) {
-        let request = Request::Reload { confirm_s };
-        let answer = match (&self.identity, &self.proxies_at) {
+        let question = Question::Reload { confirm_s };
+        let answer: Result<Option<weir_api::Reloaded>> = match (&self.identity, &self.proxies_at) {
             // It has not answered the first time.
             (Err(failure), _) => Err(failure.clone()),
-            (Ok(_), Some(path)) => ask_at(path, &request),
-            (Ok(_), None) => namespace().and_then(|space| ask(runtime_dir, space, request)),
+            (Ok(_), Some(path)) => ask_at(path, &question),
+            (Ok(_), None) => namespace().and_then(|space| ask(runtime_dir, space, &question)),
         };
-        let in_force = match answer {
-            Ok(Some(Answer::Reloaded {
-                listeners,
-                destinations,
-                proxies,
-                not_in_force,
-                warnings,
-                confirm_s: echo,
-            })) if echo == confirm_s => {
-                let numbers = [listeners, destinations, proxies].map(Some);
-                Ok((numbers, not_in_force, warnings))
-            }
-            Ok(Some(Answer::Reloaded { .. })) => Err(is_for_good()),
-            Ok(Some(_)) => Err(another_answer()),
-            Ok(None) => Err(Failure::failed("the process has just ended", "")),
-            Err(failure) => Err(failure),
+        let (in_force, failure) = match answer {
+            Ok(Some(reloaded)) if reloaded.confirm_s == confirm_s => (Some(reloaded), None),
+            Ok(Some(_)) => (None, Some(is_for_good())),
+            Ok(None) => (
+                None,
+                Some(Failure::failed("the process has just ended", "")),
+            ),
+            Err(failure) => (None, Some(failure)),
         };
         let identity = self.identity.ok();
-        let failure = in_force.as_ref().err().cloned();
-        let (numbers, not_in_force, warnings) = in_force.unwrap_or_default();
-        let [listeners, destinations, proxies] = numbers;
+        let changed = in_force.is_some();
+        let in_force = in_force.unwrap_or_default();
+        let number = |number| changed.then_some(number);
         let reloaded = Reloaded {
             pid: identity.as_ref().map(|identity| identity.pid),
             config: identity.and_then(|identity| identity.config),
-            listeners,
-            destinations,
-            proxies,
-            not_in_force,
-            warnings,
-            confirm_s: confirm_s.filter(|_| failure.is_none()),
+            listeners: number(in_force.listeners),
+            destinations: number(in_force.destinations),
+            proxies: number(in_force.proxies),
+            not_in_force: in_force.not_in_force,
+            warnings: in_force.warnings,
+            confirm_s: confirm_s.filter(|_| changed),
             errors: failure
                 .iter()
                 .flat_map(|failure| failure.causes.clone())

@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use weir_core::listener::Listener;
+use weir_core::workload::Where;
 use weir_kernel::Guard;
 
 use crate::cli::Run;
@@ -38,19 +40,19 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     let token = token.map(Token::read).transpose()?;
     let start = Start::prepare(runtime_dir, &config.listeners)?;
     let there = start.guard.listen_sockets()?;
-    let shortcomings = shortcomings::warnings(&config.listeners, &there);
-    privileges::keep_those_of_guard(config.api.as_ref(), config.events.as_ref());
-    let mut daemon = start.daemon(config.listeners, config.classes, Some(source), args.verbose)?;
-    daemon.service.set_events(config.events.as_ref());
-    daemon.service.set_controller(config.controller)?;
-    let destinations = config.destinations.len();
-    daemon.service.set_timewait(config.destinations)?;
+    let own = config
+        .listeners
+        .iter()
+        .filter(|l| l.location == Where::Here);
+    let own: Vec<Listener> = own.cloned().collect();
+    let shortcomings = shortcomings::warnings(&own, &there);
+    privileges::keep_those_of_guard(start.elsewhere, config.api.as_ref(), config.events.as_ref());
     // One guard has the namespace: what another one has put there was left by it.
     let left = Changes::new(runtime_dir).and_then(|changes| interface::remove_left_over(&changes));
     if let Err(failure) = left {
         tracing::warn!("{failure}");
     }
-    daemon.service.set_shapes(config.shapes)?;
+    let mut daemon = start.daemon(&config, Some(source), args.verbose)?;
     if let Some(api) = &config.api {
         daemon.open_api(api)?;
     }
@@ -61,6 +63,13 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
         daemon.open_dashboard(dashboard.listen, token)?;
     }
     log_start(&daemon.service.session)?;
+    for Cause { message, hint } in daemon.service.elsewhere_not_in_force() {
+        tracing::error!("{message} ({hint})");
+    }
+    for text in daemon.service.elsewhere_waits() {
+        tracing::warn!("{text}");
+    }
+    let destinations = config.destinations.len();
     if destinations > 0 {
         tracing::info!("{} in force", describe::count(destinations, "destination"));
     }
@@ -69,7 +78,7 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     }
     for total in daemon.guard()? {
         let listener = &total.listener;
-        let mut text = describe::totals(listener.mode, &total.counters);
+        let mut text = describe::totals(listener.mode, &total.counters, total.would);
         if let Some(waits) = describe::waits(&total.waits) {
             text += &format!("; {waits}");
         }

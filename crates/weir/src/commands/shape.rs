@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use weir_api::{Question, Status};
 use weir_core::shape::{LEAST_RATE, MOST_RATE};
 use weir_core::units::format_bit_rate;
 
 use crate::cli::{Shape, ShapeBackend, ShapeInstall};
 use crate::failure::{Failure, Result};
 use crate::host::links::{self, Link};
-use crate::ipc::control::{Answer, Request, ask, namespace};
+use crate::ipc::control::{ask, namespace};
 use crate::shape::install::Wish;
 use crate::shape::lock::Changes;
 use crate::shape::{Backend, Owner, ifb, ingress, interface, show};
@@ -90,11 +91,8 @@ fn take_off(runtime_dir: &Path, dev: &str) -> Result<()> {
 
 /// The process id of the weir that guards this network namespace, if one does and can be asked.
 fn running(runtime_dir: &Path) -> Option<u32> {
-    let answer = ask(runtime_dir, namespace().ok()?, Request::Status);
-    match answer.ok()?? {
-        Answer::Status(status) => status.process.map(|process| process.pid),
-        _ => None,
-    }
+    let status: Result<Option<Status>> = ask(runtime_dir, namespace().ok()?, &Question::Status);
+    status.ok()??.process.map(|process| process.pid)
 }
 
 /// What a `weir run` shapes is its own, which it would put back.

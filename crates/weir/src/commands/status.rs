@@ -1,15 +1,19 @@
 //! `weir status`: queues, policy and verdicts of every listener under guard, and every proxy. It exits with 4 if
 //! there is neither.
 
+mod narrow;
+
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use weir_api::Question;
 
 use crate::cli::Status;
 use crate::daemon::proxies;
 use crate::failure::{Failure, Result};
 use crate::host::namespaces::{self, Space};
-use crate::ipc::control::{Answer, Request, another_answer, ask, guarded, namespace};
+use crate::ipc::control::{ask, guarded, namespace};
 use crate::show::output::{print, print_json, print_live, warn_text};
 use crate::show::report::{self, View};
 
@@ -24,8 +28,11 @@ pub fn run(runtime_dir: &Path, args: &Status) -> Result<()> {
     if let Some(every) = args.watch {
         return watch(runtime_dir, args, Duration::from_secs(every));
     }
-    let status = status(runtime_dir)?;
+    let mut status = status(runtime_dir)?;
     let runs = runs(&status);
+    if let (true, Some(place)) = (runs, &args.place) {
+        narrow::to(&mut status, place)?;
+    }
     match args.json {
         true => print_json(&status)?,
         false if runs => print(&report::text(&status, &view(args)))?,
@@ -51,7 +58,15 @@ fn watch(runtime_dir: &Path, args: &Status, every: Duration) -> Result<()> {
     let screen = std::io::stdout().is_terminal();
     let mut before: Option<(weir_api::Status, Instant)> = None;
     loop {
-        let (status, now) = (status(runtime_dir)?, Instant::now());
+        let (mut status, now) = (status(runtime_dir)?, Instant::now());
+        // What is there no more may come again.
+        let there = args
+            .place
+            .as_ref()
+            .map_or(Ok(()), |place| narrow::to(&mut status, place));
+        if before.is_none() && runs(&status) {
+            there?;
+        }
         if before.is_none() && !runs(&status) {
             return Err(not_running(runtime_dir));
         }
@@ -89,11 +104,8 @@ fn status(runtime_dir: &Path) -> Result<weir_api::Status> {
 /// # Errors
 /// The guard does not answer.
 pub fn collect(runtime_dir: &Path) -> Result<(weir_api::Status, Vec<Failure>)> {
-    let mut status = match ask(runtime_dir, namespace()?, Request::Status)? {
-        Some(Answer::Status(report)) => *report,
-        Some(_) => return Err(another_answer()),
-        None => weir_api::Status::default(),
-    };
+    let status = ask(runtime_dir, namespace()?, &Question::Status)?;
+    let mut status: weir_api::Status = status.unwrap_or_default();
     let (proxies, silent) = proxies::reports_of_all(runtime_dir)?;
     status.proxies.extend(proxies);
     Ok((status, silent))

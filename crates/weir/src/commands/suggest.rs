@@ -2,27 +2,24 @@
 
 use std::path::Path;
 
-use weir_api::Suggestions;
+use weir_api::{Question, Suggestions};
 
 use crate::cli::Suggest;
 use crate::commands::status::not_running;
 use crate::failure::{Failure, Result};
 use crate::host::config::Source;
-use crate::ipc::control::{Answer, Request, another_answer, ask, namespace};
+use crate::ipc::control::{ask, namespace};
 use crate::show::log::line;
 use crate::show::output::{print, print_json};
 use crate::show::suggest::{comment, file};
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Suggest) -> Result<()> {
-    let request = Request::Suggest {
+    let question = Question::Suggest {
         least_s: args.least.map(|least| least.as_secs()),
     };
-    let suggestions = match ask(runtime_dir, namespace()?, request)? {
-        Some(Answer::Suggestions(suggestions)) => *suggestions,
-        Some(_) => return Err(another_answer()),
-        None => return Err(not_running(runtime_dir)),
-    };
+    let suggestions = ask(runtime_dir, namespace()?, &question)?;
+    let suggestions: Suggestions = suggestions.ok_or_else(|| not_running(runtime_dir))?;
     if args.json {
         print_json(&suggestions)?;
     }

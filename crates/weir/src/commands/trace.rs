@@ -17,8 +17,9 @@ use weir_wire::{Capture, Error, decompressed};
 use crate::cli::Trace;
 use crate::daemon::signals::{Signals, ends};
 use crate::failure::{Failure, Result};
+use crate::host::file::is_named_fifo;
 use crate::show::capture;
-use crate::show::output::{print, print_json};
+use crate::show::output::{print, print_json, warn_text};
 
 const STDIN: &str = "-";
 /// Packets between two updates of the progress bar.
@@ -107,6 +108,11 @@ fn open(file: &Path, progress: &Progress) -> Result<Source> {
             Box::new(Stdin::take()?)
         }
         _ => {
+            if is_named_fifo(file) {
+                warn_text(format_args!(
+                    "{name} is a FIFO: weir reads it once a program writes to it"
+                ));
+            }
             let opened = File::open(file).and_then(|file| Ok((file.metadata()?.len(), file)));
             let (bytes, file) = opened.map_err(|error| {
                 Failure::failed(
@@ -139,7 +145,12 @@ fn failure(broken: &Broken) -> Failure {
         Error::NotACapture => {
             "weir reads pcap and pcapng, plain, gzip or zstd; `tcpdump -w FILE` writes pcap"
         }
-        Error::LinkType(_) => "capture on another interface, or convert it: `editcap -T`",
+        Error::LinkType(_) => {
+            "capture on an interface with one of these links, a radio without its monitor mode; `editcap -T` changes only the number"
+        }
+        Error::Blocks(_) => {
+            "have the program that wrote it write pcap, or pcapng with enhanced packet blocks"
+        }
     };
     let name = match broken.name.as_str() {
         STDIN => "standard input",

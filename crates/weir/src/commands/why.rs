@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use weir_api::TopSources;
+use weir_api::{Question, TopSources};
 
 use crate::cli::Why;
 use crate::commands::status::not_running;
 use crate::failure::{Code, Result};
-use crate::ipc::control::{Answer, Request, another_answer, ask, namespace};
+use crate::ipc::control::{ask, namespace};
 use crate::show::output::{print, print_json};
 use crate::show::why;
 
@@ -21,11 +21,8 @@ pub fn run(runtime_dir: &Path, args: &Why) -> Result<ExitCode> {
     let Some(address) = args.address else {
         return top(runtime_dir, args).map(|()| ExitCode::SUCCESS);
     };
-    let answer = match ask(runtime_dir, namespace()?, Request::Why { address })? {
-        Some(Answer::Why(answer)) => answer,
-        Some(_) => return Err(another_answer()),
-        None => return Err(not_running(runtime_dir)),
-    };
+    let answer = ask(runtime_dir, namespace()?, &Question::Why { address })?;
+    let answer: weir_api::Why = answer.ok_or_else(|| not_running(runtime_dir))?;
     match args.json {
         true => print_json(&answer)?,
         false => print(&why::text(&answer))?,
@@ -49,9 +46,5 @@ fn top(runtime_dir: &Path, args: &Why) -> Result<()> {
 /// # Errors
 /// The guard does not answer, or does not know the question.
 pub fn top_sources(runtime_dir: &Path) -> Result<Option<TopSources>> {
-    match ask(runtime_dir, namespace()?, Request::Sources)? {
-        Some(Answer::Sources(sources)) => Ok(Some(*sources)),
-        Some(_) => Err(another_answer()),
-        None => Ok(None),
-    }
+    ask(runtime_dir, namespace()?, &Question::Sources)
 }

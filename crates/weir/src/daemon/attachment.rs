@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use weir_core::listener::{Front, Listener};
 
+use crate::failure::Cause;
 use crate::host::links::{Link, Peer};
 use crate::shape::ifb;
 
@@ -13,14 +14,14 @@ pub struct Place {
     /// The interface's name, for messages.
     pub name: String,
     /// Where its refusals are to be carried out.
-    pub refusals: Refusals,
+    pub refused_at: RefusedAt,
     /// A listener named it, so failing here fails the command.
     pub named: bool,
 }
 
 /// Where the refusals of one interface are carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusals {
+pub enum RefusedAt {
     /// At tc ingress.
     Tc,
     /// In the driver, by the XDP front.
@@ -49,16 +50,16 @@ pub fn places(
         if here.peek().is_none() {
             continue;
         }
-        let refusals = match here.any(|l| l.front == Front::Xdp) {
-            false => Refusals::Tc,
-            true if link.loopback => Refusals::TcBecause(LOOPBACK),
+        let refused_at = match here.any(|l| l.front == Front::Xdp) {
+            false => RefusedAt::Tc,
+            true if link.loopback => RefusedAt::TcBecause(LOOPBACK),
             true if link.peer.is_some_and(|peer| !runs_xdp(&peer)) => {
-                Refusals::TcBecause(LONELY_VETH)
+                RefusedAt::TcBecause(LONELY_VETH)
             }
             true if links.iter().any(|l| l.vlan_of == Some(link.index)) => {
-                Refusals::TcBecause(VLAN)
+                RefusedAt::TcBecause(VLAN)
             }
-            true => Refusals::Xdp,
+            true => RefusedAt::Xdp,
         };
         let named = listeners.iter().any(|l| l.interfaces.contains(&link.name));
         let name = link.name.clone();
@@ -66,7 +67,7 @@ pub fn places(
             link.index,
             Place {
                 name,
-                refusals,
+                refused_at,
                 named,
             },
         );
@@ -76,10 +77,33 @@ pub fn places(
 
 /// Whether the listener is guarded on this interface.
 pub fn carries(link: &Link, listener: &Listener) -> bool {
+    // For the kernel its packets come over its master. weir would look for this host's addresses and for the sockets that
+    // are bound to an interface at the wrong one, and could not tell whether it sees the SYNs of those that connect.
+    if link.port {
+        return false;
+    }
     // What passes weir's own ifb is received by the interface before it.
-    let passes_on = link.port || ifb::index_behind(link).is_some();
-    let unnamed = listener.interfaces.is_empty() && !passes_on;
+    let unnamed = listener.interfaces.is_empty() && ifb::index_behind(link).is_none();
     unnamed || listener.interfaces.contains(&link.name)
+}
+
+/// Interfaces that listeners name and on which none can be guarded, since they are ports: the reason of each.
+pub fn named_ports(listeners: &[Listener], links: &[Link]) -> Vec<Cause> {
+    let is_named = |link: &&Link| listeners.iter().any(|l| l.interfaces.contains(&link.name));
+    let named = links.iter().filter(|link| link.port).filter(is_named);
+    named.map(|port| port_cause(port, links)).collect()
+}
+
+fn port_cause(port: &Link, links: &[Link]) -> Cause {
+    let master = links.iter().find(|link| Some(link.index) == port.master);
+    let master = master.map_or("its master", |link| &link.name);
+    Cause {
+        message: format!(
+            "interface {} is a port of {master}: what it receives comes to this host over {master}",
+            port.name
+        ),
+        hint: format!("name the interface that has the server's address: {master}, or one on it"),
+    }
 }
 
 /// Interfaces that listeners name and that do not exist.
@@ -117,6 +141,7 @@ mod tests {
     fn machine() -> Vec<Link> {
         let port = Link {
             port: true,
+            master: Some(3),
             ..link(4, "eth2")
         };
         let through = Link {
@@ -134,10 +159,17 @@ mod tests {
     }
 
     #[test]
-    fn a_named_port_is_guarded_all_the_same() {
-        let places = places(&[listener(&["eth2"], Front::Tc)], &machine());
-        assert_eq!(places.keys().copied().collect::<Vec<_>>(), [4]);
-        assert!(places[&4].named);
+    fn a_named_port_is_not_guarded_and_its_master_is_named() {
+        let named = [listener(&["eth2", "eth0"], Front::Tc)];
+        let places = places(&named, &machine());
+        assert_eq!(places.keys().copied().collect::<Vec<_>>(), [2]);
+        let said = named_ports(&named, &machine());
+        assert_eq!(
+            said[0].message,
+            "interface eth2 is a port of br0: what it receives comes to this host over br0"
+        );
+        assert!(said[0].hint.contains("br0"), "{said:?}");
+        assert_eq!(said.len(), 1);
     }
 
     #[test]
@@ -147,9 +179,9 @@ mod tests {
             listener(&[], Front::Tc),
         ];
         let places = places(&listeners, &machine());
-        let refusals: Vec<Refusals> = places.values().map(|place| place.refusals).collect();
-        use Refusals::*;
-        assert_eq!(refusals, [TcBecause(LOOPBACK), Xdp, Tc]);
+        let refused_at: Vec<RefusedAt> = places.values().map(|place| place.refused_at).collect();
+        use RefusedAt::*;
+        assert_eq!(refused_at, [TcBecause(LOOPBACK), Xdp, Tc]);
     }
 
     #[test]
@@ -163,8 +195,8 @@ mod tests {
         };
         let links = [veth(2, 7), veth(3, 8)];
         let places = places(&[listener(&[], Front::Xdp)], &links);
-        assert_eq!(places[&2].refusals, Refusals::Xdp);
-        assert_eq!(places[&3].refusals, Refusals::TcBecause(LONELY_VETH));
+        assert_eq!(places[&2].refused_at, RefusedAt::Xdp);
+        assert_eq!(places[&3].refused_at, RefusedAt::TcBecause(LONELY_VETH));
     }
 
     #[test]
@@ -175,8 +207,8 @@ mod tests {
         };
         let links = [link(2, "eth0"), link(3, "eth1"), vlan];
         let places = places(&[listener(&[], Front::Xdp)], &links);
-        assert_eq!(places[&2].refusals, Refusals::TcBecause(VLAN));
-        assert_eq!(places[&3].refusals, Refusals::Xdp);
+        assert_eq!(places[&2].refused_at, RefusedAt::TcBecause(VLAN));
+        assert_eq!(places[&3].refused_at, RefusedAt::Xdp);
     }
 
     #[test]

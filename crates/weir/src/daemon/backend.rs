@@ -2,41 +2,62 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use weir_core::class::{Class, Limit};
+use weir_core::class::{BucketLimit, Class};
 use weir_core::listener::Listener;
-use weir_core::refusals::Refusal;
+use weir_core::policy::Services;
+use weir_core::residence::Gate;
 use weir_core::verdict::Counters;
 use weir_kernel::queue::QueueMaps;
-use weir_kernel::{Guard, ListenSocket, Result};
+use weir_kernel::{Established, Guard, ListenSocket, Neighbours, Result};
 
-use crate::host::environment;
 use crate::host::links::{self, Peer};
+use crate::host::{environment, vrf};
+
+mod spaces;
+
+pub use spaces::Spaces;
 
 /// A loaded guard and the namespace around it; see [`weir_kernel::Guard`] for what each function promises.
-pub trait Backend {
+pub trait Backend: Spaces {
     /// Puts a policy in force, atomically; on failure nothing has changed.
     fn apply(&mut self, listeners: &[Listener], classes: &[Class]) -> Result<()>;
     /// Whether weir may send cookies of its own, from the next `apply` on.
     fn allow_cookies(&mut self, allowed: bool);
+    /// For how long it may, without another look at what is behind it.
+    fn cookies_hold(&mut self, time: Duration);
+    /// Whose packets find no listener, from the next `apply` on.
+    fn pass_by(&mut self, services: &Services);
     /// Puts other classes in force, atomically; on failure nothing has changed.
     fn set_classes(&mut self, classes: &[Class]) -> Result<()>;
     /// Sets or lifts the controller's limits of these classes, which end by themselves without renewal.
-    fn set_controlled_rates(&mut self, limits: &BTreeMap<String, Option<Limit>>) -> Result<()>;
+    fn set_controlled_rates(
+        &mut self,
+        limits: &BTreeMap<String, Option<BucketLimit>>,
+    ) -> Result<()>;
+    /// Sets or lifts what a listener lets in until its server's requests are looked at again; it ends by itself.
+    fn set_gate(&mut self, listener: &str, gate: Option<&Gate>);
     /// Counters of every class in force, and of `other`.
     fn class_counters(&self) -> Result<BTreeMap<String, Counters>>;
     /// Attaches to one interface; `xdp` adds or takes away the XDP front.
     fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()>;
     /// Detaches from one interface.
     fn detach(&mut self, ifindex: u32);
+    /// Puts the guard before all others on one interface again.
+    fn go_first(&mut self, ifindex: u32) -> Result<()>;
+    /// The programs of others around the guard at tc ingress of one interface.
+    fn neighbours(&self, ifindex: u32) -> Result<Neighbours>;
+    /// Connections established with guarded ports; `None` where the kernel does not say.
+    fn established(&self) -> Result<Option<Vec<Established>>>;
     /// Counters of a listener of the policy in force.
     fn counters(&self, name: &str) -> Result<Counters>;
     /// All listening TCP sockets of the network namespace.
     fn listen_sockets(&self) -> Result<Vec<ListenSocket>>;
     /// The same for who asks many times a second; a socket that no connection has come to may be missing for one.
     fn known_sockets(&self) -> Result<Vec<ListenSocket>>;
-    /// Sampled refusals since the last call.
-    fn events(&mut self) -> Result<Vec<Refusal>>;
+    /// The VRFs that listening sockets are bound to, by the sockets' inode numbers.
+    fn vrf_sockets(&self) -> BTreeMap<u64, String>;
     /// Admits all from now on; cookies that are out stay valid.
     fn drain(&mut self);
     /// Index of the counters of a listener of the policy in force.
@@ -62,12 +83,29 @@ impl Backend for Guard {
         Guard::allow_cookies(self, allowed);
     }
 
+    fn cookies_hold(&mut self, time: Duration) {
+        if let Err(error) = Guard::cookies_hold(self, time) {
+            tracing::error!("{error}");
+        }
+    }
+
+    fn pass_by(&mut self, services: &Services) {
+        Guard::pass_by(self, services.clone());
+    }
+
     fn set_classes(&mut self, classes: &[Class]) -> Result<()> {
         Guard::set_classes(self, classes)
     }
 
-    fn set_controlled_rates(&mut self, limits: &BTreeMap<String, Option<Limit>>) -> Result<()> {
+    fn set_controlled_rates(
+        &mut self,
+        limits: &BTreeMap<String, Option<BucketLimit>>,
+    ) -> Result<()> {
         Guard::set_controlled_rates(self, limits)
+    }
+
+    fn set_gate(&mut self, listener: &str, gate: Option<&Gate>) {
+        Guard::set_gate(self, listener, gate);
     }
 
     fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
@@ -82,6 +120,18 @@ impl Backend for Guard {
         Guard::detach(self, ifindex);
     }
 
+    fn go_first(&mut self, ifindex: u32) -> Result<()> {
+        Guard::go_first(self, ifindex)
+    }
+
+    fn neighbours(&self, ifindex: u32) -> Result<Neighbours> {
+        weir_kernel::neighbours(ifindex)
+    }
+
+    fn established(&self) -> Result<Option<Vec<Established>>> {
+        Guard::established(self)
+    }
+
     fn counters(&self, name: &str) -> Result<Counters> {
         Guard::counters(self, name)
     }
@@ -94,8 +144,8 @@ impl Backend for Guard {
         Guard::known_sockets(self)
     }
 
-    fn events(&mut self) -> Result<Vec<Refusal>> {
-        Guard::events(self)
+    fn vrf_sockets(&self) -> BTreeMap<u64, String> {
+        vrf::bound_sockets()
     }
 
     fn drain(&mut self) {
@@ -133,11 +183,23 @@ impl Backend for Guard {
 #[cfg_attr(not(test), allow(dead_code, reason = "tests use the rest of it"))]
 pub mod fake {
     use std::cell::RefCell;
+    use std::os::fd::BorrowedFd;
     use std::rc::Rc;
 
-    use weir_kernel::Error;
+    use std::collections::BTreeSet;
+
+    use weir_config::{Environment, SynCookies};
+    use weir_core::refusals::Refusal;
+    use weir_kernel::{AttachedIn, Error, Namespace, NamespacePath};
 
     use super::*;
+
+    /// A namespace that allows all.
+    pub const NORMAL: Environment = Environment {
+        syn_cookies: SynCookies::WhenNeeded,
+        bpf_cookies: true,
+        syn_filter: None,
+    };
 
     /// What the fake remembers, shared with the test.
     #[derive(Default)]
@@ -145,6 +207,7 @@ pub mod fake {
         pub applied: Vec<Listener>,
         pub applies: usize,
         pub cookies: Option<bool>,
+        pub cookies_hold: Option<Duration>,
         pub attached: BTreeMap<u32, bool>,
         pub counters: BTreeMap<String, Counters>,
         pub sockets: Vec<ListenSocket>,
@@ -155,11 +218,26 @@ pub mod fake {
         pub broken: Vec<u32>,
         pub refuse_apply: bool,
         pub classes: Vec<Class>,
-        pub controlled: BTreeMap<String, Limit>,
+        pub controlled: BTreeMap<String, BucketLimit>,
         pub class_counters: BTreeMap<String, Counters>,
         pub refusals: Vec<Refusal>,
         pub drained: bool,
         pub attempts: usize,
+        pub neighbours: BTreeMap<u32, Neighbours>,
+        pub established: Vec<Established>,
+        pub gates: BTreeMap<String, Gate>,
+        pub services: Services,
+        pub vrf_sockets: BTreeMap<u64, String>,
+        /// Nobody can say which programs are on an interface.
+        pub cannot_ask: bool,
+        /// Other namespaces: what is in force there, and on which interfaces.
+        pub spaces: BTreeMap<Namespace, (Vec<Listener>, BTreeSet<u32>)>,
+        /// Interfaces there that are to be attached to, and whether soon.
+        pub begun: Vec<(Namespace, u32, bool)>,
+        /// Those that are not urgent are not attached to.
+        pub late: bool,
+        /// What is ready cannot be put in force the next time.
+        pub refuse_in_force: bool,
     }
 
     #[derive(Clone, Default)]
@@ -178,8 +256,11 @@ pub mod fake {
             inode: 0,
             parked: false,
             steered: false,
+            own_filters: Default::default(),
             socket: 0,
             wait: None,
+            service: None,
+            kept_length: 0,
         }
     }
 
@@ -202,6 +283,14 @@ pub mod fake {
             self.0.borrow_mut().cookies = Some(allowed);
         }
 
+        fn cookies_hold(&mut self, time: Duration) {
+            self.0.borrow_mut().cookies_hold = Some(time);
+        }
+
+        fn pass_by(&mut self, services: &Services) {
+            self.0.borrow_mut().services = services.clone();
+        }
+
         fn set_classes(&mut self, classes: &[Class]) -> Result<()> {
             let mut state = self.0.borrow_mut();
             if state.refuse_apply {
@@ -214,7 +303,10 @@ pub mod fake {
             Ok(())
         }
 
-        fn set_controlled_rates(&mut self, limits: &BTreeMap<String, Option<Limit>>) -> Result<()> {
+        fn set_controlled_rates(
+            &mut self,
+            limits: &BTreeMap<String, Option<BucketLimit>>,
+        ) -> Result<()> {
             let mut state = self.0.borrow_mut();
             for (name, limit) in limits {
                 match limit {
@@ -223,6 +315,14 @@ pub mod fake {
                 };
             }
             Ok(())
+        }
+
+        fn set_gate(&mut self, listener: &str, gate: Option<&Gate>) {
+            let gates = &mut self.0.borrow_mut().gates;
+            match gate {
+                Some(gate) => gates.insert(listener.to_owned(), *gate),
+                None => gates.remove(listener),
+            };
         }
 
         fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
@@ -247,6 +347,26 @@ pub mod fake {
             self.0.borrow_mut().attached.remove(&ifindex);
         }
 
+        fn go_first(&mut self, ifindex: u32) -> Result<()> {
+            self.0.borrow_mut().neighbours.remove(&ifindex);
+            Ok(())
+        }
+
+        fn neighbours(&self, ifindex: u32) -> Result<Neighbours> {
+            let state = self.0.borrow();
+            if state.cannot_ask {
+                return Err(Error::Failed {
+                    what: format!("ask for the programs of {ifindex}"),
+                    cause: "ENOMEM".into(),
+                });
+            }
+            Ok(state.neighbours.get(&ifindex).cloned().unwrap_or_default())
+        }
+
+        fn established(&self) -> Result<Option<Vec<Established>>> {
+            Ok(Some(self.0.borrow().established.clone()))
+        }
+
         fn counters(&self, name: &str) -> Result<Counters> {
             let state = self.0.borrow();
             if !state.applied.iter().any(|l| l.name == name) {
@@ -266,8 +386,8 @@ pub mod fake {
             self.listen_sockets()
         }
 
-        fn events(&mut self) -> Result<Vec<Refusal>> {
-            Ok(std::mem::take(&mut self.0.borrow_mut().refusals))
+        fn vrf_sockets(&self) -> BTreeMap<u64, String> {
+            self.0.borrow().vrf_sockets.clone()
         }
 
         fn drain(&mut self) {
@@ -300,6 +420,116 @@ pub mod fake {
 
         fn cpus_share_claims(&self) -> bool {
             self.0.borrow().shares_claims
+        }
+    }
+
+    /// Each process has a namespace of its own, with its id as the cookie.
+    fn cookie(at: &NamespacePath) -> Namespace {
+        let mut parts = at.path().iter().filter_map(|part| part.to_str());
+        let pid = parts.find_map(|part| part.parse().ok());
+        Namespace::with_cookie(pid.unwrap_or(0))
+    }
+
+    impl Spaces for Fake {
+        fn prepare_in(
+            &mut self,
+            at: &NamespacePath,
+            listeners: &[Listener],
+            _cookies: bool,
+        ) -> Result<()> {
+            let mut state = self.0.borrow_mut();
+            if state.refuse_apply {
+                return Err(Error::Failed {
+                    what: "apply".into(),
+                    cause: "E2BIG".into(),
+                });
+            }
+            let space = state.spaces.entry(cookie(at)).or_default();
+            space.0 = listeners.to_vec();
+            Ok(())
+        }
+
+        fn put_in_force(&mut self) -> Result<()> {
+            let mut state = self.0.borrow_mut();
+            match std::mem::take(&mut state.refuse_in_force) {
+                false => Ok(()),
+                true => Err(Error::Failed {
+                    what: "put in force".into(),
+                    cause: "ENOMEM".into(),
+                }),
+            }
+        }
+
+        fn remove(&mut self, namespaces: &[Namespace]) {
+            let spaces = &mut self.0.borrow_mut().spaces;
+            spaces.retain(|one, _| !namespaces.contains(one));
+        }
+
+        fn attach_in(
+            &mut self,
+            _: &NamespacePath,
+            namespace: Namespace,
+            ifindex: u32,
+            urgent: bool,
+        ) -> Result<()> {
+            let mut state = self.0.borrow_mut();
+            state.begun.push((namespace, ifindex, urgent));
+            Ok(())
+        }
+
+        fn attached(&mut self) -> Vec<AttachedIn> {
+            let mut state = self.0.borrow_mut();
+            let late = state.late;
+            let (done, begun) = std::mem::take(&mut state.begun)
+                .into_iter()
+                .partition(|(.., urgent)| !late || *urgent);
+            state.begun = begun;
+            let done: Vec<(Namespace, u32, bool)> = done;
+            for (namespace, ifindex, _) in &done {
+                let space = state.spaces.entry(*namespace).or_default();
+                space.1.insert(*ifindex);
+            }
+            let attached = |(namespace, ifindex, _)| AttachedIn {
+                namespace,
+                ifindex,
+                outcome: Ok(()),
+            };
+            done.into_iter().map(attached).collect()
+        }
+
+        fn attached_fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn detach_in(&mut self, namespace: Namespace, ifindex: u32) {
+            if let Some(space) = self.0.borrow_mut().spaces.get_mut(&namespace) {
+                space.1.remove(&ifindex);
+            }
+        }
+
+        fn go_first_in(&mut self, _: &NamespacePath, _: Namespace, _: u32) -> Result<()> {
+            Ok(())
+        }
+
+        fn devices_in(&self, namespace: Namespace) -> BTreeSet<u32> {
+            let state = self.0.borrow();
+            let space = state.spaces.get(&namespace);
+            space.map(|space| space.1.clone()).unwrap_or_default()
+        }
+
+        fn counters_in(&self, _: Namespace, name: &str) -> Result<Counters> {
+            let counters = self.0.borrow().counters.get(name).copied();
+            Ok(counters.unwrap_or_default())
+        }
+
+        fn sockets_in(&self, _: &NamespacePath, _: Namespace) -> Result<Vec<ListenSocket>> {
+            Ok(self.0.borrow().sockets.clone())
+        }
+
+        fn events(&mut self) -> Result<Vec<(Namespace, Refusal)>> {
+            let refusals = std::mem::take(&mut self.0.borrow_mut().refusals);
+            let own = Namespace::with_cookie(0);
+            Ok(refusals.into_iter().map(|refusal| (own, refusal)).collect())
         }
     }
 }

@@ -2,7 +2,7 @@
 //! of the last reload.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use weir_api::LastReload;
 
@@ -84,16 +84,16 @@ impl ConfigFile {
 
     /// What there is to report.
     pub fn reloads(&self, now: Instant) -> Reloads {
+        let left = |end: Instant| end.saturating_duration_since(now).as_secs();
         Reloads {
             last: self.last_reload.clone(),
-            unconfirmed_s: self.due_in(now).map(|time| time.as_secs()),
+            unconfirmed_s: self.due_at().map(left),
         }
     }
 
-    /// How long until [`overdue`](Self::overdue) has something.
-    pub fn due_in(&self, now: Instant) -> Option<Duration> {
-        let trial = self.trial.as_ref()?;
-        Some(trial.end.saturating_duration_since(now))
+    /// When [`overdue`](Self::overdue) has something.
+    pub fn due_at(&self) -> Option<Instant> {
+        self.trial.as_ref().map(|trial| trial.end)
     }
 
     /// What comes back, once the time for a confirmation is over.
@@ -105,6 +105,8 @@ impl ConfigFile {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn source(text: &str) -> Source {
@@ -119,10 +121,10 @@ mod tests {
         let now = Instant::now();
         let at = |s| now + Duration::from_secs(s);
         let mut file = ConfigFile::new(source("a"));
-        assert_eq!(file.due_in(now), None);
+        assert_eq!(file.due_at(), None);
         file.replace(source("b"), Some(at(60)));
         file.replace(source("c"), Some(at(90)));
-        assert_eq!(file.due_in(at(80)), Some(Duration::from_secs(10)));
+        assert_eq!(file.due_at(), Some(at(90)));
         assert!(file.overdue(at(89)).is_none());
         assert_eq!(file.overdue(at(90)).unwrap().text, "a");
         assert!(file.overdue(at(91)).is_none());

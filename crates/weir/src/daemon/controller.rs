@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use weir_api::{ClassStatistics, Decision, ListenerStatistics, Statistics as StatisticsReport};
 use weir_core::controller::{self, Controller, Kept, Outcome, Settings, Statistics};
 use weir_core::listener::Mode;
+use weir_core::units::about_rate;
 
 use crate::daemon::backend::Backend;
 use crate::daemon::events::{self, Events};
@@ -39,8 +40,7 @@ pub struct Control {
 
 impl Control {
     /// Starts to look now.
-    pub fn new(settings: Settings, events: Events) -> Control {
-        let now = Instant::now();
+    pub fn new(settings: Settings, events: Events, now: Instant) -> Control {
         Control {
             started: now,
             world: World::new(settings.max_cpu.is_some()),
@@ -58,18 +58,17 @@ impl Control {
         self.controller.settings()
     }
 
-    /// How long until it wants to look again.
-    pub fn due_in(&self) -> Duration {
-        self.due.saturating_duration_since(Instant::now())
+    /// When it wants to look again.
+    pub fn due_at(&self) -> Instant {
+        self.due
     }
 
     /// Looks, decides and sets, if it is time.
-    pub fn run<B: Backend>(&mut self, session: &mut Session<B>) {
-        let now = Instant::now();
+    pub fn run<B: Backend>(&mut self, session: &mut Session<B>, now: Instant) {
         if now < self.due {
             return;
         }
-        let wait = match self.look(session) {
+        let wait = match self.look(session, now) {
             Ok(()) => {
                 self.failed = false;
                 self.controller.next_look()
@@ -87,14 +86,15 @@ impl Control {
         self.due = (self.due + wait).max(now + wait / 2);
     }
 
-    fn look<B: Backend>(&mut self, session: &mut Session<B>) -> Result<()> {
-        let reading = self.world.read(self.started.elapsed(), session)?;
+    fn look<B: Backend>(&mut self, session: &mut Session<B>, now: Instant) -> Result<()> {
+        let at = now.saturating_duration_since(self.started);
+        let reading = self.world.read(at, session)?;
         self.statistics.take(&reading);
         let rules = reading::rules(session.classes());
         let outcome = self.controller.step(&rules, &self.statistics);
         self.note(&outcome);
         if self.settings().mode == Mode::Enforce {
-            session.control(&outcome.limits)?;
+            session.control(&outcome.limits, now)?;
         }
         Ok(())
     }
@@ -115,6 +115,28 @@ impl Control {
         }
     }
 
+    /// The wait that it keeps at a listener: its target, or what a server can have whose one service takes longer. `None`: it
+    /// enforces none.
+    pub fn target(&self, listener: &str) -> Option<Duration> {
+        let settings = self.settings();
+        let target = settings
+            .target_wait
+            .filter(|_| settings.mode == Mode::Enforce)?;
+        let kept = self.kept(listener).map(|kept| kept.wait);
+        Some(target.max(kept.unwrap_or_default()))
+    }
+
+    /// What it keeps waiting at a listener, and their wait by the guard's estimate of the server's speed.
+    pub fn kept(&self, listener: &str) -> Option<Kept> {
+        let kept = self.controller.kept(listener)?;
+        let speed = self.statistics.listeners().get(listener)?.speed();
+        let wait = speed.map(|speed| Duration::try_from_secs_f64(kept.length / speed));
+        Some(Kept {
+            wait: wait.and_then(std::result::Result::ok).unwrap_or(kept.wait),
+            ..kept
+        })
+    }
+
     /// The classes that it holds, with their rates in connections/s.
     pub fn held(&self) -> Vec<(String, f64)> {
         let held = self.controller.held().iter();
@@ -122,8 +144,8 @@ impl Control {
             .collect()
     }
 
-    /// What it is for, sees and has done.
-    pub fn report(&self) -> weir_api::Controller {
+    /// What it is for, sees and has done. `listeners`: as they are reported beside it, whose waits are its own.
+    pub fn report(&self, listeners: &[weir_api::Listener]) -> weir_api::Controller {
         let settings = self.settings();
         weir_api::Controller {
             mode: weir_core::word::Word::word(settings.mode).to_owned(),
@@ -131,19 +153,24 @@ impl Control {
             max_cpu: settings.max_cpu,
             interval: weir_core::units::format_duration(settings.interval),
             samples: settings.samples,
-            statistics: self.statistics_report(),
+            statistics: self.statistics_report(listeners),
             decisions: self.log.iter().cloned().collect(),
         }
     }
 
-    fn statistics_report(&self) -> StatisticsReport {
+    fn statistics_report(&self, reported: &[weir_api::Listener]) -> StatisticsReport {
+        let wait = |name: &str| reported.iter().find(|l| l.name == name)?.wait_us;
         let listeners = self.statistics.listeners().iter();
         let classes = self.statistics.classes().iter();
         StatisticsReport {
             cpu: self.statistics.machine_cpu().map(thousandths),
             cgroup_cpu: self.statistics.cgroup_cpu().map(thousandths),
             listeners: listeners
-                .map(|(name, one)| listener_report(name, one, self.controller.kept(name)))
+                .map(|(name, one)| {
+                    let mut report = listener_report(name, one, self.kept(name));
+                    report.wait_us = wait(name).or(report.wait_us);
+                    report
+                })
                 .collect(),
             classes: classes
                 .map(|(name, one)| self.class_report(name, one))
@@ -177,7 +204,7 @@ fn listener_report(
         admitted: tenths(one.admitted.mean()),
         refused: tenths(one.refused.mean()),
         accepted: tenths(one.accepts_mean.value().unwrap_or(0.0).max(0.0)),
-        capacity: one.capacity.value().map(|rate| tenths(rate.max(0.0))),
+        capacity: one.speed().map(|rate| tenths(rate.max(0.0))),
         kept_queue_length: kept.map(|kept| tenths(kept.length)),
         kept_wait_us: kept.map(|kept| kept.wait.as_micros() as u64),
     }
@@ -206,17 +233,23 @@ pub fn line(decision: &Decision) -> String {
     } = decision;
     let would = if *observed { "would be " } else { "" };
     let was = from
-        .map(|rate| format!(" (was {rate:.0}/s)"))
+        .map(|rate| format!(" (was {}/s)", about_rate(rate)))
         .unwrap_or_default();
     match to {
-        Some(to) => format!("class {class} {would}held at {to:.0}/s{was}: {reason}"),
+        Some(to) => {
+            let to = about_rate(*to);
+            format!("class {class} {would}held at {to}/s{was}: {reason}")
+        }
         None => format!("class {class} {would}held no more{was}: {reason}"),
     }
 }
 
-/// Enough for people, and shorter.
+/// Enough for people, and shorter. What is less than a tenth is not nothing.
 fn tenths(value: f64) -> f64 {
-    (value * 10.0).round() / 10.0
+    match value {
+        0.05.. => (value * 10.0).round() / 10.0,
+        _ => (value * 1000.0).round() / 1000.0,
+    }
 }
 
 fn thousandths(value: f64) -> f64 {

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
+use nix::errno::Errno;
 use weir_api::{EVENT_KINDS, Event};
 use weir_config::EventsSettings;
 use weir_core::journal::Journal;
@@ -19,8 +20,8 @@ use crate::failure::{Failure, Result};
 use crate::host::clock::unix_ms;
 
 pub use build::{
-    backend, cause, class_changed, decision, episode, left_out, plain, refusal, refusal_report,
-    reload_outcome,
+    backend, class_changed, decision, episode, left_out, plain, refusal, refusal_report,
+    reload_outcome, sight,
 };
 use file::EventFile;
 
@@ -69,6 +70,7 @@ impl Events {
         let at = UNIX_EPOCH + Duration::from_millis(event.at_unix_ms);
         event.time = format!("{:.3}", Rfc3339(at));
         event.pid = self.0.pid;
+        split_label(&mut event);
         // `weir events --kind` knows no others.
         debug_assert!(EVENT_KINDS.contains(&&*event.kind), "{}", event.kind);
         let is_common = CROWD.contains(&event.kind.as_str());
@@ -111,6 +113,11 @@ impl Events {
                 let what = format!("write events to {}: {error}", path.display());
                 let need = match error.kind() {
                     std::io::ErrorKind::NotFound => "its folder must exist",
+                    std::io::ErrorKind::IsADirectory => "name a file in it",
+                    _ if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
+                        "a FIFO needs a program that reads it before weir starts, and a socket is no file"
+                    }
+                    std::io::ErrorKind::InvalidInput => "name a file, or a FIFO that a program reads",
                     _ => "weir's user needs the right to write there",
                 };
                 let hint = format!(
@@ -133,6 +140,14 @@ impl Events {
     /// What one who panicked here left is whole.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A listener in another network namespace is `web@web-1` in the log; an event has either by itself. No name has an `@`.
+fn split_label(event: &mut Event) {
+    let label = event.listener.as_deref();
+    if let Some((listener, workload)) = label.and_then(|label| label.split_once('@')) {
+        (event.listener, event.workload) = (Some(listener.to_owned()), Some(workload.to_owned()));
     }
 }
 

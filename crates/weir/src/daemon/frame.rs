@@ -3,25 +3,30 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
-use serde_json::{Map, Value};
-use weir_api::{Event, Reload};
+use weir_api::{Answer, Event, InForce, Question, Reload, Reloaded};
+use weir_core::units::about_duration;
 
-use crate::daemon::answer::{self, Figures};
 use crate::daemon::config_file::{ConfigFile, Reloads};
-use crate::daemon::events::{Events, cause, plain, reload_outcome};
+use crate::daemon::events::{Events, plain, reload_outcome};
 use crate::daemon::notify;
-use crate::daemon::profiles;
-use crate::daemon::service::{Reloaded, Service};
+use crate::daemon::rights;
+use crate::daemon::service::Service;
 use crate::daemon::signals::{Signals, ends};
 use crate::failure::{Cause, Failure, Result};
 use crate::host::config::Source;
-use crate::ipc::control::{Answer, Client, ControlSocket, Request};
+use crate::ipc::control::{ControlSocket, another_answer};
 use crate::ipc::endpoints::Endpoints;
+use crate::ipc::peer::Asker;
+
+/// For so long the metrics stay as they were made: the service's thread makes them, which has other work, and any number of
+/// clients may ask.
+const FRESH: Duration = Duration::from_millis(100);
 
 /// What all services have alike.
 pub struct Frame {
@@ -34,7 +39,8 @@ pub struct Frame {
     /// Why it ends, once it does.
     ends_by: Option<Signal>,
     signals: Signals,
-    figures: Figures,
+    /// The figures as they were made last, and when.
+    metrics: Option<(Instant, Arc<str>)>,
     /// `None`: the service has flags only.
     config: Option<ConfigFile>,
 }
@@ -58,7 +64,7 @@ impl Frame {
             command,
             ends_by: None,
             signals,
-            figures: Figures::default(),
+            metrics: None,
             config: config.map(ConfigFile::new),
         })
     }
@@ -72,8 +78,9 @@ impl Frame {
         self.note_start();
         let mut stopping = false;
         let mut ready = vec![false; service.sources().len()];
+        let mut now = Instant::now();
         while !service.has_ended() {
-            service.work(&ready, &mut self.endpoints)?;
+            service.work(now, &ready, &mut self.endpoints)?;
             if service.is_stopping() && !stopping {
                 stopping = true;
                 notify::stopping();
@@ -82,22 +89,20 @@ impl Frame {
                 break;
             }
             let woken = self.wait(service)?;
+            now = Instant::now();
             if woken.signalled {
-                self.on_signal(service);
+                self.on_signal(service, now);
             }
             if woken.asked {
-                self.on_request(service);
+                self.on_request(service, now);
             }
             if woken.called {
                 for job in self.endpoints.calls().take() {
-                    let reloads = self.reloads();
-                    let (events, figures) = (&self.events, &mut self.figures);
-                    let (call, peer) = (&job.call, job.peer);
-                    let reply = answer::answer(service, figures, events, &reloads, call, peer);
-                    job.reply(reply);
+                    let answer = self.answer(service, &job.question, job.asker, now);
+                    job.answer(answer);
                 }
             }
-            self.end_trial(service);
+            self.end_trial(service, now);
             ready = woken.ready;
         }
         if !stopping {
@@ -149,10 +154,10 @@ impl Frame {
         let own = fds.len();
         fds.extend(self.endpoints.sources().map(readable));
         // Rounded up: it would come back before its time, and again.
-        let trial = self.config.as_ref();
-        let trial = trial.and_then(|file| file.due_in(Instant::now()));
-        let due = service.due_in().into_iter().chain(trial).min();
-        let timeout = due.map_or(PollTimeout::NONE, |time| {
+        let trial = self.config.as_ref().and_then(ConfigFile::due_at);
+        let due = service.due_at().into_iter().chain(trial).min();
+        let timeout = due.map_or(PollTimeout::NONE, |due| {
+            let time = due.saturating_duration_since(Instant::now());
             let ms = time.as_micros().div_ceil(1000);
             PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
         });
@@ -171,9 +176,11 @@ impl Frame {
         })
     }
 
-    fn on_signal(&mut self, service: &mut dyn Service) {
+    fn on_signal(&mut self, service: &mut dyn Service, now: Instant) {
         match self.signals.next() {
-            Some(Signal::SIGHUP) if self.config.is_some() => drop(self.reload(service, None)),
+            Some(Signal::SIGHUP) if self.config.is_some() => {
+                drop(self.reload(service, None, now));
+            }
             Some(signal) if ends(signal) => {
                 tracing::debug!("asked to end by {signal}");
                 self.ends_by = Some(signal);
@@ -184,14 +191,14 @@ impl Frame {
     }
 
     /// Goes back to what was in force before a reload that no one has confirmed in time.
-    fn end_trial(&mut self, service: &mut dyn Service) {
+    fn end_trial(&mut self, service: &mut dyn Service, now: Instant) {
         let Some(own) = &mut self.config else { return };
-        let Some(before) = own.overdue(Instant::now()) else {
+        let Some(before) = own.overdue(now) else {
             return;
         };
         let file = own.path().display();
         notify::reloading();
-        let back = put_in_force(service, &self.events, &before);
+        let back = put_in_force(service, &self.events, &before, now);
         let event = reload_event(own.path(), &back, service.stays());
         match back {
             Ok(_) => {
@@ -217,117 +224,145 @@ impl Frame {
         notify::ready();
     }
 
-    fn on_request(&mut self, service: &mut dyn Service) {
+    fn on_request(&mut self, service: &mut dyn Service, now: Instant) {
         let control = self.endpoints.control();
-        let Some((request, client)) = control.and_then(ControlSocket::next) else {
+        let Some((question, client)) = control.and_then(ControlSocket::next) else {
             return;
         };
-        match request {
-            Request::Status => {
-                let report = service.report(&self.reloads());
-                client.answer(&report.map_or_else(Answer::Error, |r| Answer::Status(Box::new(r))));
+        let answer = self.answer(service, &question, client.asker(), now);
+        service.deliver(&question, answer, client);
+    }
+
+    /// Answers a question, whoever asks and by whatever way.
+    fn answer(
+        &mut self,
+        service: &mut dyn Service,
+        question: &Question,
+        asker: Asker,
+        now: Instant,
+    ) -> Result<Answer> {
+        tracing::debug!("{question:?} asked by {asker}");
+        rights::check(asker, question)?;
+        match question {
+            Question::Events { after, most } => Ok(Answer::Events(self.events.read(*after, *most))),
+            Question::Metrics => self.metrics(service, asker, now).map(Answer::Metrics),
+            Question::Config => Ok(Answer::Config(self.in_force(service))),
+            Question::Reload { confirm_s } => {
+                tracing::info!("reload asked for by {asker}");
+                let reloaded = self.reload(service, *confirm_s, now);
+                reloaded.map(Answer::Reloaded)
             }
-            Request::Events { after, most } => {
-                let events = self.events.read(after, most);
-                client.answer(&Answer::Events(Box::new(events)));
-            }
-            Request::Why { address } => {
-                let why = service.why(address);
-                client.answer(&why.map_or_else(Answer::Error, |w| Answer::Why(Box::new(w))));
-            }
-            Request::Sources => {
-                let top = service.top_sources();
-                client.answer(&top.map_or_else(Answer::Error, |t| Answer::Sources(Box::new(t))));
-            }
-            Request::Suggest { least_s } => {
-                let answer = service.suggestions(profiles::least(least_s));
-                let answer = answer.map(|s| Answer::Suggestions(Box::new(s)));
-                client.answer(&answer.unwrap_or_else(Answer::Error));
-            }
-            Request::Reload { confirm_s } => {
-                tracing::info!("reload asked for by {}", client.peer());
-                client.answer(&self.reload(service, confirm_s));
-            }
-            Request::Config => client.answer(&self.in_force(service.class_settings())),
-            request => service.request(request, client),
+            question => service.answer(question, asker, now, &self.reloads(now)),
         }
     }
 
-    fn reloads(&self) -> Reloads {
-        let file = self.config.as_ref();
-        file.map_or_else(Reloads::default, |file| file.reloads(Instant::now()))
+    /// The figures as they were made last, if that is not long ago.
+    fn metrics(
+        &mut self,
+        service: &mut dyn Service,
+        asker: Asker,
+        now: Instant,
+    ) -> Result<Arc<str>> {
+        let fresh = |made: Instant| now.saturating_duration_since(made) < FRESH;
+        if let Some((_, text)) = self.metrics.as_ref().filter(|(made, _)| fresh(*made)) {
+            return Ok(Arc::clone(text));
+        }
+        let answer = service.answer(&Question::Metrics, asker, now, &self.reloads(now))?;
+        let text = <Arc<str>>::try_from(answer).map_err(|_| another_answer())?;
+        self.metrics = Some((now, Arc::clone(&text)));
+        Ok(text)
     }
 
-    fn in_force(&self, classes: Option<Vec<Map<String, Value>>>) -> Answer {
+    fn reloads(&self, now: Instant) -> Reloads {
+        let file = self.config.as_ref();
+        file.map_or_else(Reloads::default, |file| file.reloads(now))
+    }
+
+    fn in_force(&self, service: &dyn Service) -> InForce {
         let source = self.config.as_ref().map(ConfigFile::in_force);
-        Answer::Config {
+        InForce {
             file: source.map(|source| source.file.clone()),
             text: source.map_or(String::new(), |source| source.text.clone()),
-            classes,
+            classes: service.class_settings(),
         }
     }
 
     /// Reads the config file again. `confirm_s`: for so many seconds, unless another reload confirms it.
-    fn reload(&mut self, service: &mut dyn Service, confirm_s: Option<u64>) -> Answer {
+    fn reload(
+        &mut self,
+        service: &mut dyn Service,
+        confirm_s: Option<u64>,
+        now: Instant,
+    ) -> Result<Reloaded> {
         service.reopen_logs();
         self.events.reopen();
         let Some(own) = &mut self.config else {
-            return Answer::Error(service.no_file());
+            return Err(service.no_file());
         };
         notify::reloading();
         let reloaded = Source::read(own.path()).and_then(|source| {
-            let reloaded = put_in_force(service, &self.events, &source)?;
+            let mut reloaded = put_in_force(service, &self.events, &source, now)?;
+            reloaded.confirm_s = confirm_s;
+            // From when it is in force: that takes a while.
             let end = confirm_s.map(|s| Instant::now() + Duration::from_secs(s));
+            let was_on_trial = own.due_at().is_some();
             own.replace(source, end);
+            match (confirm_s, was_on_trial) {
+                (Some(s), _) => tracing::warn!("the reload is {}", trial(s)),
+                (None, true) => tracing::info!("the reload is confirmed"),
+                (None, false) => {}
+            }
             Ok(reloaded)
         });
         notify::ready();
-        self.events
-            .note(reload_event(own.path(), &reloaded, service.stays()));
+        let mut event = reload_event(own.path(), &reloaded, service.stays());
+        if let (Ok(_), Some(s)) = (&reloaded, confirm_s) {
+            event.text = format!("{}, {}", event.text, trial(s));
+        }
+        self.events.note(event);
         own.note_reload(reloaded.as_ref().err());
-        match reloaded {
-            Ok(Reloaded {
-                listeners,
-                destinations,
-                proxies,
-                not_in_force,
-                warnings,
-            }) => {
-                for Cause { message, hint } in &not_in_force {
+        match &reloaded {
+            Ok(reloaded) => {
+                for Cause { message, hint } in &reloaded.not_in_force {
                     tracing::error!("{message} ({hint})");
                 }
-                for warning in &warnings {
+                for warning in &reloaded.warnings {
                     tracing::warn!("{warning}");
-                }
-                Answer::Reloaded {
-                    listeners,
-                    destinations,
-                    proxies,
-                    not_in_force,
-                    warnings,
-                    confirm_s,
                 }
             }
             Err(failure) => {
                 let stays = service.stays();
                 tracing::error!("reload failed, the running {stays} in force\nerror: {failure}");
-                Answer::Error(failure)
             }
         }
+        reloaded
     }
 }
 
 /// Puts a config file in force; what is hardly meant in it comes first among the warnings.
-fn put_in_force(service: &mut dyn Service, events: &Events, source: &Source) -> Result<Reloaded> {
+fn put_in_force(
+    service: &mut dyn Service,
+    events: &Events,
+    source: &Source,
+    now: Instant,
+) -> Result<Reloaded> {
     let config = source.parse()?;
     let mut odd: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     let settings = config.events.clone();
-    let mut reloaded = service.reload(config, &source.file)?;
+    let mut reloaded = service.reload(config, &source.file, now)?;
     // A file of events that cannot be written changes nothing else.
     let set = events.set_file(settings.as_ref());
     odd.extend(set.err().map(|failure| failure.to_string()));
     reloaded.warnings.splice(..0, odd);
     Ok(reloaded)
+}
+
+/// What a reload is that nobody has confirmed yet.
+fn trial(confirm_s: u64) -> String {
+    format!(
+        "on trial: what was in force before comes back in {}, unless another `weir reload` confirms it",
+        about_duration(Duration::from_secs(confirm_s))
+    )
 }
 
 fn reload_event(file: &Path, reloaded: &Result<Reloaded>, stays: &str) -> Event {
@@ -338,7 +373,7 @@ fn reload_event(file: &Path, reloaded: &Result<Reloaded>, stays: &str) -> Event 
     if let Ok(reloaded) = reloaded {
         reload.listeners = reloaded.listeners;
         reload.proxies = reloaded.proxies;
-        reload.not_in_force = reloaded.not_in_force.iter().map(cause).collect();
+        reload.not_in_force.clone_from(&reloaded.not_in_force);
         reload.warnings.clone_from(&reloaded.warnings);
     }
     reload_outcome(reload, reloaded.as_ref().err(), stays)
@@ -351,9 +386,4 @@ struct Woken {
     ready: Vec<bool>,
     called: bool,
     asked: bool,
-}
-
-/// A client of the control socket that asks for what this process does not do.
-pub fn refuse(client: &Client, message: &str) {
-    client.answer(&Answer::Error(Failure::usage(message, "")));
 }

@@ -1,65 +1,79 @@
 //! The guard as a service: `weir protect` and `weir run`.
 
 mod classes;
+pub mod elsewhere;
+mod follow;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod glances;
+mod parts;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use weir_api::metrics::{self, Figures};
-use weir_api::{Process, Status, Suggestions, TopSources, Why};
-use weir_config::{ApiSettings, Config, Environment, EventsSettings};
-use weir_core::class::Class;
+use weir_api::{Answer, Changed, ClassChange, Process, Question, Reloaded, Status, Suggestions};
+use weir_config::{ApiSettings, Config, Environment};
 use weir_core::controller::Settings;
-use weir_core::listener::{Listener, MAX_LISTENERS};
-use weir_core::shape::Shape;
+use weir_core::listener::Listener;
+use weir_core::refusals::Refusal;
 use weir_core::timewait::Destination;
-use weir_kernel::{Guard, cgroup_root, random};
+use weir_core::workload::Where;
+use weir_kernel::{Guard, Limits, Namespace, TcpOptions, cgroup_root, random};
 
-use crate::daemon::backend::Backend;
+use crate::daemon::backend::{Backend, Spaces};
 use crate::daemon::config_file::Reloads;
-use crate::daemon::conntrack::ConntrackWatch;
 use crate::daemon::controller::Control;
-use crate::daemon::events::{Events, class_changed};
-use crate::daemon::frame::{Frame, refuse};
+use crate::daemon::events::{Events, class_changed, sight};
+use crate::daemon::filters::FilterWatch;
+use crate::daemon::frame::Frame;
 use crate::daemon::overload::{OverloadLog, Total};
-use crate::daemon::profiles::Profiles;
+use crate::daemon::profiles::{self, Profiles};
 use crate::daemon::proxies;
 use crate::daemon::refusals::Refusals;
-use crate::daemon::service::{Changed, Refusal, Reloaded, Service};
-use crate::daemon::session::Session;
+use crate::daemon::relook::Relook;
+use crate::daemon::residence::Residences;
+use crate::daemon::service::Service;
+use crate::daemon::session::{Glance, Session};
 use crate::daemon::shaping::Shaping;
 use crate::daemon::signals::Signals;
+use crate::daemon::sysctls::SysctlWatch;
 use crate::daemon::timewait::TimeWaits;
 use crate::failure::{Failure, Result};
+use crate::host::chains::Chains;
 use crate::host::config::Source;
+use crate::host::descriptors::raise_limit;
 use crate::host::environment;
+use crate::host::filters::Filters;
+use crate::host::ipvs::{self, ServiceWatch};
 use crate::host::links::{self, Link, LinkWatch};
 use crate::host::privileges::{self, Beside};
-use crate::ipc::call::Change;
-use crate::ipc::control::{self, Answer, Claim, Client, ControlSocket, Request, namespace};
+use crate::ipc::control::{self, Claim, Client, ControlSocket, namespace};
 use crate::ipc::dashboard::{Others, Token};
 use crate::ipc::endpoints::Endpoints;
-use crate::ipc::peer::Peer;
+use crate::ipc::peer::Asker;
 use crate::show::describe::{count, part};
 use crate::show::log;
+use crate::show::residence::inside;
 use crate::show::settings::settings;
+use crate::show::suggest::comment;
+
+use elsewhere::{Elsewhere, Machine};
 
 /// How long cookies that are out stay valid before the guard goes: more than the round trips of
 /// most clients, less than a user's patience with Ctrl-C.
 const DRAIN: Duration = Duration::from_millis(300);
-/// How often new servers are looked for (`weir protect all`).
-const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 /// All that a guard needs before its policy is put in force. Nothing is attached yet.
 pub struct Start {
     /// The loaded guard.
     pub guard: Guard,
+    /// It has room for listeners in other namespaces.
+    pub elsewhere: bool,
     /// The interfaces of the namespace.
     pub links: Vec<Link>,
     environment: Environment,
@@ -79,17 +93,27 @@ impl Start {
     /// # Errors
     /// A policy that is not possible here, another weir, no rights, or a kernel that lacks something.
     pub fn prepare(runtime_dir: &Path, listeners: &[Listener]) -> Result<Start> {
-        let environment = environment::read();
+        let environment = environment::read(Filters::default().first(&Chains::new()));
         // Refused before anything is loaded: it needs no root to be told.
-        environment::check_fit(environment, listeners)?;
+        environment::check_fit(&environment, &here(listeners))?;
         let signals = Signals::take()?;
         let watch = LinkWatch::new()?;
         let links = links::list()?;
         let namespace = namespace()?;
         let claim = Claim::take(runtime_dir, namespace)?;
         weir_kernel::queue::note_left();
+        let elsewhere = elsewhere::any(listeners);
+        let limits = match elsewhere {
+            true => {
+                // Each namespace takes a few.
+                raise_limit();
+                elsewhere::LIMITS
+            }
+            false => Limits::default(),
+        };
         Ok(Start {
-            guard: Guard::load()?,
+            guard: Guard::load_for(limits)?,
+            elsewhere,
             links,
             environment,
             signals,
@@ -101,51 +125,63 @@ impl Start {
         })
     }
 
-    /// Puts the listeners under guard. `file` is the config file of `weir run`, with an absolute path; without one
-    /// SIGHUP ends the guard (the terminal is gone), unless under `nohup`.
+    /// Puts a config in force. `file` is that of `weir run`, with an absolute path; without one SIGHUP ends the guard (the
+    /// terminal is gone), unless under `nohup`.
     ///
     /// # Errors
-    /// As [`Session::start`].
-    pub fn daemon(
-        self,
-        listeners: Vec<Listener>,
-        classes: Vec<Class>,
-        file: Option<Source>,
-        verbose: bool,
-    ) -> Result<Daemon> {
-        let session = Session::start(self.guard, self.environment, listeners, classes, self.links)?;
-        let told = session.warnings_apart();
-        // Whatever is refused from now on is seen as new.
-        let mut overload = OverloadLog::new();
+    /// A part of it cannot be in force.
+    pub fn daemon(self, config: &Config, file: Option<Source>, verbose: bool) -> Result<Daemon> {
+        let now = Instant::now();
+        let filters = FilterWatch::new(self.environment.syn_filter.clone(), now);
+        let services = ipvs::services();
+        let mut session = Session::none(self.guard, self.environment, self.links);
+        // From the first packet on.
+        session.set_services(services.clone())?;
         let events = Events::new();
         let command = match file {
             None => "protect",
             Some(_) => "run",
         };
-        if let Some(glances) = overload.look(&session) {
-            overload.tell(&glances, &[], &[], &events);
-        }
-        let service = GuardService {
+        let mut service = GuardService {
+            filters,
+            sysctls: SysctlWatch::new(TcpOptions::read(), now),
             session,
-            conntrack: ConntrackWatch::new(self.environment.conntrack, Instant::now()),
+            residences: Residences::none(),
+            behind: Filters::default(),
+            services: ServiceWatch::new(services, now),
             watch: self.watch,
+            qdiscs: LinkWatch::of_qdiscs()?,
+            relook: Relook::new(),
             command,
             file: file.as_ref().map(|source| source.file.clone()),
             namespace: self.namespace,
             refusals: Refusals::new(random()?, verbose),
             profiles: Profiles::default(),
             events: events.clone(),
-            overload,
+            overload: OverloadLog::new(),
             follow: None,
-            told,
+            elsewhere: Elsewhere::none(Machine::open, Namespace::current()?, self.elsewhere, now),
+            told: Vec::new(),
             timewait: TimeWaits::none(self.cgroups),
             shaping: Shaping::new(&self.runtime_dir)?,
             control: None,
             end: None,
         };
+        // A file that cannot be written does not keep the guard from its work.
+        if let Err(failure) = events.set_file(config.events.as_ref()) {
+            tracing::error!("{failure}");
+        }
+        service.put(config, now)?;
+        service.settle_elsewhere();
+        service.told = service.session.warnings_apart();
+        // Whatever is refused from now on is seen as new.
+        if let Some(glances) = service.glances(Instant::now()) {
+            service.overload.tell(glances.all(), &[], &[], &events);
+        }
         let control = Some(Box::new(self.claim) as Box<dyn ControlSocket>);
         Ok(Daemon {
             service,
+            elsewhere: self.elsewhere,
             frame: Frame::new(self.signals, control, file, command, events)?,
             runtime_dir: self.runtime_dir,
         })
@@ -158,6 +194,8 @@ pub struct Daemon {
     pub service: GuardService<Guard>,
     frame: Frame,
     runtime_dir: PathBuf,
+    /// It may enter other namespaces.
+    elsewhere: bool,
 }
 
 /// What was done until the end, of each listener.
@@ -201,13 +239,16 @@ impl Daemon {
     /// # Errors
     /// The loop cannot wait (the guard is off then too).
     pub fn guard(mut self) -> Result<Totals> {
-        privileges::refuse_calls(Beside::Bpf);
+        privileges::refuse_calls(match self.elsewhere {
+            true => Beside::Namespaces,
+            false => Beside::Bpf,
+        });
         self.frame.run(&mut self.service)?;
-        self.service.overload.hurry();
-        self.service.look();
+        self.service.look_now(Instant::now());
         self.frame.note_stop();
         let (mut session, overload) = (self.service.session, self.service.overload);
-        if session.cookies_may_be_out() {
+        let elsewhere = self.service.elsewhere;
+        if session.cookies_may_be_out() || elsewhere.cookies_may_be_out(session.spaces()) {
             session.drain();
             // Until clients that hold a cookie have come back, or a second signal.
             self.frame.wait_for_signal(DRAIN);
@@ -216,41 +257,41 @@ impl Daemon {
             tracing::warn!("counters cannot be read: {failure}");
             Vec::new()
         });
+        let totals = elsewhere.with_totals(session.spaces(), totals);
         let totals = totals
             .into_iter()
             .map(|(listener, counters)| Total {
                 listener: listener.clone(),
                 counters,
                 waits: overload.waits(&listener.name),
+                would: overload.would(&listener.name),
             })
             .collect();
         drop(session);
+        drop(elsewhere);
         drop(self.service.timewait);
         drop(self.service.shaping);
         drop(self.frame);
-        if let Some(End::Detach(client)) = self.service.end {
-            client.answer(&Answer::Detached {
-                pid: std::process::id(),
-            });
+        if let Some(End::Detach(client, answer)) = self.service.end {
+            client.answer(&answer);
         }
         Ok(totals)
     }
-}
-
-/// What this namespace allows now.
-fn environment(conntrack: &ConntrackWatch) -> Environment {
-    let mut environment = environment::read();
-    // A firewall that is being reloaded may have no rule at this moment.
-    environment.conntrack |= conntrack.follows();
-    environment
 }
 
 /// A guard that is on.
 pub struct GuardService<B> {
     /// What guards.
     pub session: Session<B>,
-    conntrack: ConntrackWatch,
+    residences: Residences,
+    filters: FilterWatch,
+    /// What it looks at.
+    behind: Filters,
+    services: ServiceWatch,
+    sysctls: SysctlWatch,
     watch: LinkWatch,
+    qdiscs: LinkWatch,
+    relook: Relook,
     /// As in [`Process::command`].
     command: &'static str,
     /// The config file of `weir run`; `None`: `weir protect`.
@@ -263,14 +304,12 @@ pub struct GuardService<B> {
     told: Vec<String>,
     overload: OverloadLog,
     follow: Option<Follow>,
+    elsewhere: Elsewhere,
     timewait: TimeWaits,
     shaping: Shaping,
     control: Option<Control>,
     end: Option<End>,
 }
-
-/// Puts a part back that another one had taken the place of.
-type Undo<B> = Box<dyn FnOnce(&mut GuardService<B>) -> Result<()>>;
 
 /// Follows the sockets of servers that come (`weir protect all`).
 struct Follow {
@@ -280,10 +319,17 @@ struct Follow {
     left_out: Vec<u16>,
 }
 
+/// Those of weir's own namespace.
+fn here(listeners: &[Listener]) -> Vec<Listener> {
+    let here = listeners.iter().filter(|l| l.location == Where::Here);
+    here.cloned().collect()
+}
+
 /// Why the guard ends.
 enum End {
     Signal,
-    Detach(Client),
+    /// Who has asked for it, with the answer for once nothing is attached any more.
+    Detach(Client, Result<Answer>),
 }
 
 impl<B: Backend> GuardService<B> {
@@ -308,34 +354,27 @@ impl<B: Backend> GuardService<B> {
         self.told = warnings;
     }
 
-    /// Has events become what these settings say. A file that cannot be written does not keep the guard from its work.
-    pub fn set_events(&mut self, settings: Option<&EventsSettings>) {
-        self.refusals.set(settings);
-        if let Err(failure) = self.events.set_file(settings) {
-            tracing::error!("{failure}");
-        }
-    }
-
     /// Puts another controller in force, or none. One whose settings stay goes on as it is.
     ///
     /// # Errors
     /// The kernel half refuses what goes with it.
-    pub fn set_controller(&mut self, settings: Option<Settings>) -> Result<()> {
+    fn set_controller(&mut self, settings: Option<Settings>, now: Instant) -> Result<()> {
         if self.control.as_ref().map(Control::settings) == settings.as_ref() {
             return Ok(());
         }
         // What another one has set is nobody's now.
-        self.session.control(&BTreeMap::new())?;
+        self.session.control(&BTreeMap::new(), now)?;
         self.control = None;
         self.session.yield_to(settings)?;
         let events = self.events.clone();
-        self.control = settings.map(|settings| Control::new(settings, events));
+        self.control = settings.map(|settings| Control::new(settings, events, now));
         Ok(())
     }
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.session.warnings();
         warnings.extend(self.timewait.warnings().map(str::to_owned));
+        warnings.extend(self.residences.warnings());
         warnings.extend(self.shaping.warnings());
         warnings
     }
@@ -344,7 +383,7 @@ impl<B: Backend> GuardService<B> {
     ///
     /// # Errors
     /// As of [`TimeWaits::set`].
-    pub fn set_timewait(&mut self, destinations: Vec<Destination>) -> Result<()> {
+    fn set_timewait(&mut self, destinations: Vec<Destination>) -> Result<()> {
         let listeners = self.session.asked().cloned().collect();
         self.timewait
             .set(destinations, listeners, &links::list()?)?;
@@ -362,201 +401,117 @@ impl<B: Backend> GuardService<B> {
         }
     }
 
-    /// Every listener now, with the TIME-WAIT of its connections.
-    fn listeners(&self) -> Result<Vec<weir_api::Listener>> {
+    /// Every listener now, with the TIME-WAIT of its connections and the requests of its server.
+    ///
+    /// # Errors
+    /// The kernel half cannot be read.
+    pub fn listeners(&self) -> Result<Vec<weir_api::Listener>> {
         let mut listeners = self.session.listeners()?;
-        for listener in &mut listeners {
+        for (listener, asked) in listeners.iter_mut().zip(self.session.asked()) {
             self.timewait.add_to(listener)?;
+            self.add_to(listener);
+            self.residences.add_to(listener, asked);
+        }
+        for asked in self.elsewhere.asked() {
+            let own = listeners.iter().position(|one| one.name == asked.name);
+            let own = own.map(|at| listeners.remove(at));
+            listeners.push(self.elsewhere_report(asked, own)?);
         }
         Ok(listeners)
     }
 
-    /// Shapes these interfaces, and no others.
-    ///
-    /// # Errors
-    /// As of [`Shaping::set`].
-    pub fn set_shapes(&mut self, shapes: Vec<Shape>) -> Result<()> {
-        self.shaping.set(shapes, &links::list()?)?;
-        for warning in self.shaping.warnings() {
-            tracing::warn!("{warning}");
+    /// Adds what is known beside the session: what enforcement would have done, and the target in force.
+    fn add_to(&self, listener: &mut weir_api::Listener) {
+        let would = self.overload.would(&listener.name);
+        (listener.offered, listener.would_refuse) =
+            would.map(|would| (would.offered, would.refused)).unzip();
+        let controlled = self.control.as_ref().and_then(|c| c.target(&listener.name));
+        if controlled.is_some() {
+            // What the listener would keep by itself is not in force: the controller says what it keeps.
+            (listener.kept_queue_length, listener.kept_wait_us) = (None, None);
         }
-        let (in_force, all) = self.shaping.count();
-        if all > 0 {
-            tracing::info!("{} in force", part(in_force, all, "shape"));
-        }
-        Ok(())
+        let target = controlled.or_else(|| weir_api::metrics::target_wait(listener));
+        listener.target_in_force_us = target.map(|target| target.as_micros() as u64);
     }
 
-    /// Puts the policy of a file in force.
-    ///
-    /// # Errors
-    /// A part of it cannot be: then what was in force is, as a whole.
-    fn put_in_force(&mut self, config: Config) -> Result<()> {
-        let mut undo = Vec::new();
-        let done = self.put_parts_in_force(config, &mut undo);
-        if done.is_err() {
-            for step in undo.into_iter().rev() {
-                if let Err(failure) = step(self) {
-                    tracing::error!("what was in force is not put back whole: {failure}");
-                }
+    /// Looks, if it is time, which programs see packets before weir.
+    fn look_before(&mut self, now: Instant) {
+        if self.session.look_before(now) {
+            self.log_new_warnings();
+        }
+    }
+
+    fn follow_sight(&mut self, glances: &[Glance], now: Instant) {
+        for change in self.session.follow_sight(glances, now) {
+            match change.in_force {
+                true => tracing::info!("{}", change.text),
+                false => tracing::error!("{}", change.text),
             }
-        }
-        done
-    }
-
-    /// One part after the other. On an error the steps in `undo`, the last one first, put the others back.
-    fn put_parts_in_force(&mut self, config: Config, undo: &mut Vec<Undo<B>>) -> Result<()> {
-        let environment = environment(&self.conntrack);
-        // What can be told beforehand is.
-        environment::check_fit(environment, &config.listeners)?;
-        // What fails most often goes first: then nothing else has changed. Each `set` leaves its part as it was.
-        let shapes = self.shaping.list().to_vec();
-        self.set_shapes(config.shapes)?;
-        undo.push(Box::new(|me| me.shaping.set(shapes, &links::list()?)));
-        let before = self.session.in_force();
-        self.session
-            .swap(environment, config.listeners, config.classes)?;
-        undo.push(Box::new(|me| me.session.put_back(before)));
-        let controller = self.control.as_ref().map(Control::settings).copied();
-        undo.push(Box::new(move |me| me.set_controller(controller)));
-        self.set_controller(config.controller)?;
-        self.set_timewait(config.destinations)
-    }
-
-    fn follow_links(&mut self) {
-        self.watch.clear();
-        match links::list() {
-            Ok(links) => {
-                self.timewait.follow_links(&links);
-                self.shaping.follow_links(&links);
-                self.session.links_changed(links);
-                self.log_new_warnings();
-            }
-            Err(failure) => tracing::warn!("{failure}"),
+            self.events.note(sight(&change));
+            self.told = self.session.warnings_apart();
         }
     }
 
-    /// Guards servers that come later too, each with the listener that is made for its port.
-    pub fn follow_sockets(&mut self, listener: impl Fn(u16) -> Listener + 'static) {
-        self.follow = Some(Follow {
-            listener: Box::new(listener),
-            due: Instant::now(),
-            left_out: Vec::new(),
-        });
-    }
-
-    fn look_for_servers(&mut self) {
-        let now = Instant::now();
-        let Some(follow) = self.follow.as_mut().filter(|follow| follow.due <= now) else {
-            return;
-        };
-        follow.due = now + FOLLOW_EVERY;
-        match self
-            .session
-            .follow_sockets(environment(&self.conntrack), &follow.listener)
-        {
-            Ok(followed) => {
-                for listener in &followed.new {
-                    let Listener { name, address, .. } = listener;
-                    tracing::info!(
-                        "{name}: a server listens on {address} now, which weir guards too"
-                    );
-                }
-                if followed.left_out.len() > follow.left_out.len() {
-                    tracing::warn!(
-                        "no more than {MAX_LISTENERS} listeners can be guarded: not port {:?}",
-                        followed.left_out
-                    );
-                }
-                follow.left_out = followed.left_out;
-                if !followed.new.is_empty() {
-                    self.renew_timewait();
-                }
-            }
-            Err(failure) => tracing::error!("servers that have come are not guarded: {failure}"),
-        }
+    /// Looks at once.
+    fn look_now(&mut self, now: Instant) {
+        self.overload.hurry();
+        self.look(now);
     }
 
     /// Looks, if it is time, whether some listener is overloaded and who was refused.
-    fn look(&mut self) {
+    fn look(&mut self, now: Instant) {
+        self.look_before(now);
         let held = match &self.control {
             Some(control) => control.held(),
             None => Vec::new(),
         };
         // The counters first: `Share::take` says why.
-        let Some(glances) = self.overload.look(&self.session) else {
+        let Some(glances) = self.glances(now) else {
             return;
         };
-        let refusals = self.session.refusals();
+        let refusals = self.session.refusals().map(|refusals| {
+            let named = |(at, refusal)| self.elsewhere.named(at, refusal);
+            refusals.into_iter().map(named).collect::<Vec<Refusal>>()
+        });
         let samples = refusals.as_deref().unwrap_or_default();
-        self.overload.tell(&glances, samples, &held, &self.events);
+        let (all, own) = (glances.all(), glances.own());
+        self.overload.tell(all, samples, &held, &self.events);
         match &refusals {
-            Ok(refusals) => self.refusals.take(&glances, refusals, &self.events),
+            Ok(refusals) => self.refusals.take(all, refusals, &self.events),
             Err(failure) => tracing::debug!("refusals cannot be read: {failure}"),
         }
         self.profiles
-            .take(self.session.asked(), &glances, &self.refusals);
+            .take(self.session.asked(), own, &self.refusals);
+        self.follow_sight(own, now);
     }
 
-    fn follow_conntrack(&mut self) {
-        let look = weir_kernel::conntrack_follows;
-        let Some(follows) = self.conntrack.look(Instant::now(), look) else {
-            return;
-        };
-        match self.session.set_conntrack(follows) {
-            Ok(()) if follows => tracing::info!(
-                "rules follow connections here now (conntrack): weir sends no SYN cookies of its own"
-            ),
-            Ok(()) => tracing::info!(
-                "no rules follow connections here any more (conntrack): weir sends SYN cookies of its own again"
-            ),
-            Err(failure) => tracing::error!("conntrack has come or gone, but {failure}"),
-        }
-    }
-}
-
-impl<B: Backend> Service for GuardService<B> {
-    fn sources(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.watch.as_fd()]
-    }
-
-    fn due_in(&self) -> Option<Duration> {
-        let looks = self.control.as_ref().map(Control::due_in);
-        let follow = self.follow.as_ref().map(|_| FOLLOW_EVERY);
-        let conntrack = Some(self.conntrack.due_in(Instant::now()));
-        let sweep = self.timewait.due_in();
-        let due = [looks, follow, conntrack, sweep, self.shaping.due_in()];
-        let due = due.into_iter().flatten();
-        Some(due.fold(self.overload.due_in(), |least, due| least.min(due)))
-    }
-
-    fn work(&mut self, ready: &[bool], _endpoints: &mut Endpoints) -> Result<()> {
-        if ready == [true] {
-            self.follow_links();
-        }
-        self.timewait.work();
-        self.shaping.work();
-        self.follow_conntrack();
-        self.look_for_servers();
-        self.look();
+    fn control(&mut self, now: Instant) {
         if let Some(control) = &mut self.control {
-            control.run(&mut self.session);
+            control.run(&mut self.session, now);
         }
-        Ok(())
     }
 
+    /// What this namespace allows now. A firewall that is being reloaded may have no rule at this moment: the watch
+    /// knows.
+    fn environment(&self) -> Environment {
+        environment::read(self.filters.found().cloned())
+    }
+
+    /// The report of `weir status`.
     fn report(&self, reloads: &Reloads) -> Result<Status> {
         let (classes, classes_left_out) = self.session.classes_of_all()?;
+        let listeners = self.listeners()?;
+        let controller = self.control.as_ref();
         Ok(Status {
             running: true,
             process: Some(self.process(reloads)),
             last_reload: reloads.last.clone(),
             interfaces: self.session.interfaces(),
             warnings: self.warnings(),
-            listeners: self.listeners()?,
+            controller: controller.map(|control| control.report(&listeners)),
+            listeners,
             classes,
             classes_left_out,
-            controller: self.control.as_ref().map(Control::report),
             destinations: self.timewait.report()?,
             timewait_asked: self.timewait.asked()?,
             shapes: self.shaping.report()?,
@@ -564,6 +519,7 @@ impl<B: Backend> Service for GuardService<B> {
         })
     }
 
+    /// All figures as OpenMetrics text.
     fn metrics(&self, reloads: &Reloads) -> Result<String> {
         let figures = Figures {
             listeners: self.listeners()?,
@@ -578,76 +534,125 @@ impl<B: Backend> Service for GuardService<B> {
         Ok(metrics::text(metrics::guard(), &figures))
     }
 
+    /// Settings that fit what the listeners have gone through, in so many seconds at least.
+    fn suggestions(&mut self, least_s: Option<u64>, now: Instant) -> Result<Suggestions> {
+        self.look_now(now);
+        let least = profiles::least(least_s);
+        let mut suggestions = self.profiles.suggestions(least, &self.refusals);
+        for listener in self.listeners()? {
+            let mut all = suggestions.listeners.iter_mut();
+            let its = all.find(|one| one.listener == listener.name);
+            if let (Some(its), Some(note)) = (its, inside(&listener)) {
+                if its.missing.is_none() {
+                    its.toml += &format!("\n{}", comment(&note));
+                }
+                its.notes.push(note);
+            }
+        }
+        Ok(suggestions)
+    }
+
+    /// Changes a class. The log and the events say who has, or what was refused to whom.
+    fn change_class(&mut self, change: &ClassChange, asker: Asker) -> Result<Changed> {
+        let done = classes::change(&mut self.session, change, asker).inspect_err(|failure| {
+            tracing::warn!("{change}: refused to {asker}: {failure}");
+        })?;
+        let text = format!("{change}: done by {asker}");
+        tracing::info!("{text}");
+        self.events.note(class_changed(change.class(), text));
+        let mut reports = self.session.class_reports()?.into_iter();
+        Ok(Changed {
+            done,
+            class: reports.find(|class| class.name == change.class()),
+            config: self.file.as_ref().map(|file| file.display().to_string()),
+        })
+    }
+}
+
+impl<B: Backend> Service for GuardService<B> {
+    fn sources(&self) -> Vec<BorrowedFd<'_>> {
+        let elsewhere = self.elsewhere.fd();
+        let attached = self.session.spaces().attached_fd();
+        let own = [self.watch.as_fd(), self.qdiscs.as_fd()];
+        own.into_iter().chain(elsewhere).chain(attached).collect()
+    }
+
+    fn due_at(&self) -> Option<Instant> {
+        self.next_due()
+    }
+
+    fn work(&mut self, now: Instant, ready: &[bool], _endpoints: &mut Endpoints) -> Result<()> {
+        // Who has begun to listen elsewhere is a part's work.
+        let is_ready = |source: usize| ready.get(source) == Some(&true);
+        if is_ready(0) {
+            self.follow_links(now);
+        }
+        if is_ready(1) {
+            self.qdiscs.clear();
+            self.filters.hurry();
+        }
+        self.work_all(now);
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        question: &Question,
+        asker: Asker,
+        now: Instant,
+        reloads: &Reloads,
+    ) -> Result<Answer> {
+        Ok(match question {
+            Question::Status => Answer::Status(Box::new(self.report(reloads)?)),
+            Question::Metrics => Answer::Metrics(self.metrics(reloads)?.into()),
+            Question::Classes => Answer::Classes(self.session.class_reports()?),
+            Question::Sources => Answer::Sources(self.refusals.top()),
+            Question::Why { address } => {
+                // What was refused since the last look is still in the kernel.
+                self.look_now(now);
+                Answer::Why(Box::new(self.refusals.why(*address)))
+            }
+            Question::Suggest { least_s } => Answer::Suggestions(self.suggestions(*least_s, now)?),
+            Question::Class(change) => Answer::Changed(self.change_class(change, asker)?),
+            Question::Exec(report) => {
+                let classes = self.class_settings().unwrap_or_default();
+                self.session.exec_told(report.clone(), now)?;
+                Answer::Exec { classes }
+            }
+            Question::Detach => {
+                tracing::info!("detach asked for by {asker}");
+                let pid = std::process::id();
+                Answer::Detached { pid }
+            }
+            _ => {
+                let message = "this process guards listeners and has no proxy";
+                return Err(Failure::unknown(message, ""));
+            }
+        })
+    }
+
+    fn deliver(&mut self, question: &Question, answer: Result<Answer>, client: Client) {
+        match (question, &answer) {
+            (Question::Detach, Ok(_)) => self.end = Some(End::Detach(client, answer)),
+            _ => client.answer(&answer),
+        }
+    }
+
     fn class_settings(&self) -> Option<Vec<Map<String, Value>>> {
         Some(self.session.classes().iter().map(settings).collect())
     }
 
-    fn classes(&self) -> Result<Vec<weir_api::Class>> {
-        self.session.class_reports()
-    }
-
-    fn top_sources(&self) -> Result<TopSources> {
-        Ok(self.refusals.top())
-    }
-
-    fn why(&mut self, address: IpAddr) -> Result<Why> {
-        // What was refused since the last look is still in the kernel.
-        self.overload.hurry();
-        self.look();
-        Ok(self.refusals.why(address))
-    }
-
-    fn suggestions(&mut self, least: Duration) -> Result<Suggestions> {
-        self.overload.hurry();
-        self.look();
-        Ok(self.profiles.suggestions(least, &self.refusals))
-    }
-
-    fn change_class(
-        &mut self,
-        change: &Change,
-        peer: Peer,
-    ) -> std::result::Result<Changed, Refusal> {
-        let changed = classes::change(&mut self.session, change, peer)?;
-        let (class, done) = match &changed {
-            Changed::Added(class) => (class, "added"),
-            Changed::Modified(class) => (class, "changed"),
-            Changed::Removed(class) => (class, "removed"),
-        };
-        let text = format!("class {class} {done} over the API by {peer}");
-        self.events.note(class_changed(class, text));
-        Ok(changed)
-    }
-
-    fn request(&mut self, request: Request, client: Client) {
-        match request {
-            Request::Class(change) => {
-                let file = self.file.as_ref().map(|file| file.display().to_string());
-                let peer = client.peer();
-                let answer = classes::command(&mut self.session, &change, file, peer);
-                if let (Some(class), Answer::Classes { .. }) = (change.class(), &answer) {
-                    let text = format!("{change}: done by {peer}");
-                    self.events.note(class_changed(class, text));
-                }
-                client.answer(&answer);
-            }
-            Request::Exec(report) => client.answer(&classes::exec(&mut self.session, report)),
-            Request::Detach => {
-                tracing::info!("detach asked for by {}", client.peer());
-                self.end = Some(End::Detach(client));
-            }
-            _ => refuse(&client, "this process guards listeners and has no proxy"),
-        }
-    }
-
-    fn reload(&mut self, mut config: Config, _file: &Path) -> Result<Reloaded> {
+    fn reload(&mut self, config: Config, _file: &Path, now: Instant) -> Result<Reloaded> {
         let (listeners, destinations) = (config.listeners.len(), config.destinations.len());
         let undone = self.session.undone_by(&config.classes);
-        let events = config.events.take();
-        self.put_in_force(config)?;
-        self.refusals.set(events.as_ref());
+        self.put(&config, now)?;
+        self.session.go_first(now);
+        self.elsewhere.go_first(self.session.spaces_mut());
         self.told = self.session.warnings_apart();
-        let (not_in_force, mut warnings) = self.session.notices_apart()?;
+        self.settle_elsewhere();
+        let (mut not_in_force, mut warnings) = self.session.notices_apart()?;
+        not_in_force.extend(self.elsewhere_not_in_force());
+        warnings.extend(self.elsewhere_waits());
         warnings.extend(undone);
         let in_force = listeners - not_in_force.len();
         tracing::info!("{} in force", part(in_force, listeners, "listener"));
@@ -657,9 +662,9 @@ impl<B: Backend> Service for GuardService<B> {
         Ok(Reloaded {
             listeners,
             destinations,
-            proxies: 0,
             not_in_force,
             warnings,
+            ..Reloaded::default()
         })
     }
 

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use weir_api::Event;
+use weir_core::forecast::{Forecast, Would};
 use weir_core::listener::Mode;
-use weir_core::overload::{Budget, Cause, Change, Episode, Reading, Tracker, TurnedAway, Waits};
+use weir_core::overload::{Budget, Cause, Change, Episode, Reading, Tracker, Waits, turned_away};
 use weir_core::refusals::Refusal;
-use weir_core::units::about_duration;
+use weir_core::units::{about_duration, about_rate};
 use weir_core::verdict::Counters;
 
-use crate::daemon::backend::Backend;
 use crate::daemon::events::{self, Events};
-use crate::daemon::session::{Glance, Session};
+use crate::daemon::session::Glance;
+use crate::failure::Result;
 use crate::show::describe;
 
 /// Time between two looks while connections come. It is also how coarse the peaks are.
@@ -24,6 +25,8 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Follows all listeners.
 pub struct OverloadLog {
     started: Instant,
+    /// The last look.
+    looked: Instant,
     due: Instant,
     listeners: BTreeMap<String, Followed>,
     budget: Budget,
@@ -33,19 +36,48 @@ pub struct OverloadLog {
 }
 
 struct Followed {
-    turned_away: TurnedAway,
     trackers: [Tracker; Cause::ALL.len()],
     waits: Waits,
+    forecast: Forecast,
+    would: Option<Would>,
+    sums: Fates,
+    /// The last counts, by the mode that they are of.
+    before: Option<(Mode, Fates)>,
+    /// Connections that were over a class's rate before the mode was this one.
+    over_rate_before: u64,
     /// Classes that the controller has held in this overload, each with its lowest rate in connections/s.
     held: BTreeMap<String, f64>,
+}
+
+/// What became of connections.
+#[derive(Clone, Copy, Default)]
+struct Fates {
+    /// By cause.
+    turned_away: [u64; Cause::ALL.len()],
+    let_in: u64,
+}
+
+impl Fates {
+    /// Adds what has come since `before`.
+    fn add(&mut self, now: &Fates, before: &Fates) {
+        let causes = now.turned_away.iter().zip(before.turned_away);
+        for (sum, (now, before)) in self.turned_away.iter_mut().zip(causes) {
+            *sum += now.saturating_sub(before);
+        }
+        self.let_in += now.let_in.saturating_sub(before.let_in);
+    }
 }
 
 impl Followed {
     fn new() -> Followed {
         Followed {
-            turned_away: TurnedAway::default(),
             trackers: Cause::ALL.map(Tracker::new),
             waits: Waits::default(),
+            forecast: Forecast::default(),
+            would: None,
+            sums: Fates::default(),
+            before: None,
+            over_rate_before: 0,
             held: BTreeMap::new(),
         }
     }
@@ -58,7 +90,10 @@ impl Followed {
         samples: &[&Refusal],
         held: &[(String, f64)],
     ) -> Vec<Line> {
-        let turned_away = self.turned_away.take(&glance.counters, !held.is_empty());
+        let Fates {
+            turned_away,
+            let_in,
+        } = self.fates(at, glance);
         self.hold(held);
         if let Some(wait) = glance.wait.filter(|_| glance.queue_length > 0) {
             self.waits.add(wait);
@@ -79,11 +114,12 @@ impl Followed {
         for ((cause, turned_away), tracker) in causes.zip(&mut self.trackers) {
             let reading = Reading {
                 at,
-                let_in: describe::admitted(&glance.counters),
+                let_in,
                 turned_away,
                 wait,
                 queue_length,
                 half_open,
+                stands: cause == Cause::Overload && glance.waits_too_long,
             };
             let Some(change) = tracker.take(reading) else {
                 continue;
@@ -101,6 +137,35 @@ impl Followed {
             lines.push(Line { text, good, event });
         }
         lines
+    }
+
+    /// Connections turned away, and let in: sums that only rise. Of an overload that is only observed, as many as enforcement
+    /// would have.
+    fn fates(&mut self, at: Duration, glance: &Glance) -> Fates {
+        let mut now = Fates {
+            turned_away: turned_away(&glance.counters),
+            let_in: describe::admitted(&glance.counters),
+        };
+        let over_rate = now.turned_away[Cause::OverRate as usize];
+        let mode = self.before.as_ref().map(|(mode, _)| *mode);
+        if mode.is_some_and(|mode| mode != glance.mode) {
+            self.forecast = Forecast::default();
+            self.before = None;
+            self.over_rate_before = over_rate;
+        }
+        self.forecast.take(&glance.rule, &glance.seen(at));
+        self.would = None;
+        if glance.mode == Mode::Observe {
+            let over_rate = over_rate.saturating_sub(self.over_rate_before);
+            let would = self.forecast.would(over_rate);
+            now.turned_away[Cause::Overload as usize] = self.forecast.refused();
+            now.let_in = would.offered.saturating_sub(would.refused);
+            self.would = Some(would);
+        }
+        if let Some((_, before)) = self.before.replace((glance.mode, now)) {
+            self.sums.add(&now, &before);
+        }
+        self.sums
     }
 
     fn hold(&mut self, held: &[(String, f64)]) {
@@ -126,6 +191,7 @@ impl OverloadLog {
         let now = Instant::now();
         OverloadLog {
             started: now,
+            looked: now,
             due: now,
             listeners: BTreeMap::new(),
             budget: Budget::default(),
@@ -134,19 +200,23 @@ impl OverloadLog {
         }
     }
 
-    /// How long until it wants to look again.
-    pub fn due_in(&self) -> Duration {
-        self.due.saturating_duration_since(Instant::now())
+    /// When it wants to look again.
+    pub fn due_at(&self) -> Instant {
+        self.due
     }
 
     /// Looks, if it is time, and gives what it saw, for [`OverloadLog::tell`].
-    pub fn look<B: Backend>(&mut self, session: &Session<B>) -> Option<Vec<Glance>> {
-        let now = Instant::now();
+    pub fn look(
+        &mut self,
+        now: Instant,
+        glances: impl FnOnce() -> Result<Vec<Glance>>,
+    ) -> Option<Vec<Glance>> {
         if now < self.due {
             return None;
         }
+        self.looked = now;
         self.due = now + IDLE;
-        match session.glances() {
+        match glances() {
             Ok(glances) => {
                 self.failed = false;
                 if self.is_busy(&glances) {
@@ -172,7 +242,8 @@ impl OverloadLog {
         held: &[(String, f64)],
         events: &Events,
     ) {
-        for line in self.take(self.started.elapsed(), glances, samples, held, events) {
+        let at = self.looked.saturating_duration_since(self.started);
+        for line in self.take(at, glances, samples, held, events) {
             match line.good {
                 true => tracing::info!("{}", line.text),
                 false => tracing::warn!("{}", line.text),
@@ -182,7 +253,7 @@ impl OverloadLog {
 
     /// Looks the next time that it may, whatever its pace.
     pub fn hurry(&mut self) {
-        self.due = Instant::now();
+        self.due = self.looked;
     }
 
     /// Whether connections have come since the last look, or wait.
@@ -197,6 +268,11 @@ impl OverloadLog {
     pub fn waits(&self, listener: &str) -> Waits {
         let found = self.listeners.get(listener);
         found.map_or(Waits::default(), |followed| followed.waits)
+    }
+
+    /// What enforcement would have done at a listener that is observed.
+    pub fn would(&self, listener: &str) -> Option<Would> {
+        self.listeners.get(listener)?.would
     }
 
     fn take(
@@ -295,7 +371,7 @@ fn line(glance: &Glance, cause: Cause, change: &Change, held: &BTreeMap<String, 
     if cause == Cause::Overload && !held.is_empty() {
         let held: Vec<String> = held
             .iter()
-            .map(|(class, rate)| format!("{class} to {rate:.0}/s"))
+            .map(|(class, rate)| format!("{class} to {}/s", about_rate(*rate)))
             .collect();
         let names: Vec<&str> = held.iter().map(String::as_str).collect();
         text += &format!("; held: {}", describe::examples(&names));
@@ -312,11 +388,15 @@ pub struct Total {
     pub counters: Counters,
     /// How long connections waited, as far as it was read.
     pub waits: Waits,
+    /// What enforcement would have done; of one that was observed.
+    pub would: Option<Would>,
 }
 
 #[cfg(test)]
 mod tests {
     use weir_core::verdict::Verdict;
+
+    use weir_core::forecast::Rule;
 
     use super::*;
 
@@ -330,8 +410,18 @@ mod tests {
             counters,
             queue_length: 4,
             queue_limit: 4,
+            sockets: 1,
             half_open: 0,
+            came: Some(admitted),
             wait: Some(Duration::from_micros(507_500)),
+            waits_too_long: false,
+            accepts: None,
+            kept: 0,
+            rule: Rule {
+                target: None,
+                interval: Duration::ZERO,
+                least: 0,
+            },
         }
     }
 
@@ -364,12 +454,19 @@ mod tests {
                 "web: overload has ended after 9.0 s: refused 300 of 400 connections (75 %); at most queue 4/4, wait 508 ms; held: other to 48/s"
             ]
         );
-        let observed = Glance {
+        // Its queue has no place, and nothing is accepted.
+        let observed = |refused| Glance {
             mode: Mode::Observe,
             half_open: 2,
-            ..glance("web", 900, 301)
+            ..glance("web", 900, refused)
         };
-        let line = texts(&mut log, 20, observed, &[]).remove(0);
+        assert!(texts(&mut log, 20, observed(300), &[]).is_empty());
+        assert!(
+            texts(&mut log, 21, observed(304), &[]).is_empty(),
+            "it fills"
+        );
+        // 8 s after the first look at a queue that was full: what comes now is no repeat.
+        let line = texts(&mut log, 28, observed(305), &[]).remove(0);
         assert!(
             line.contains("begins: would have refused 1 of 1 connections"),
             "{line}"
@@ -379,6 +476,25 @@ mod tests {
             "{line}"
         );
         assert_eq!(log.waits("web").peak, Duration::from_micros(507_500));
+    }
+
+    #[test]
+    fn what_was_refused_before_observing_is_not_among_what_enforcement_would_refuse() {
+        let mut log = OverloadLog::new();
+        let seen = |mode, over_rate| {
+            let mut glance = Glance {
+                mode,
+                queue_length: 0,
+                ..glance("web", 50, 0)
+            };
+            glance.counters.0[Verdict::SynResetRate as usize] = over_rate;
+            glance
+        };
+        texts(&mut log, 0, seen(Mode::Enforce, 1000), &[]);
+        texts(&mut log, 1, seen(Mode::Observe, 1000), &[]);
+        assert_eq!(log.would("web").unwrap().refused, 0);
+        texts(&mut log, 2, seen(Mode::Observe, 1007), &[]);
+        assert_eq!(log.would("web").unwrap().refused, 7);
     }
 
     #[test]

@@ -51,9 +51,12 @@ impl Profiles {
                 at: now,
                 queue_length: glance.queue_length,
                 queue_limit: glance.queue_limit,
+                sockets: glance.sockets,
                 half_open: glance.half_open,
                 wait: glance.wait,
                 counters: &glance.counters,
+                rule: glance.rule,
+                seen: glance.seen(now),
             });
         }
         self.see_sources(now, refusals);

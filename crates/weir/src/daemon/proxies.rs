@@ -21,9 +21,7 @@ use crate::daemon::events::{self, Events};
 use crate::failure::{Failure, Result};
 use crate::host::descriptors::raise_limit;
 
-pub use process_socket::{
-    Peers, ProcessSocket, ask_at, reports_of_all, sweep_left_over, take_over,
-};
+pub use process_socket::{Peers, ProcessSocket, reports_of_all, sweep_left_over, take_over};
 pub use report::metrics as metrics_of_proxies;
 pub use service::{ProxyService, no_proxy_in};
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use weir_api::{Event, KeptRefusal, RefusedMinute, SourceNetwork, TopSource, Why};
 use weir_config::EventsSettings;
-use weir_core::class::{Bucket, Limit};
+use weir_core::class::{Bucket, BucketLimit};
+use weir_core::listener::Mode;
 use weir_core::profile::Source;
 use weir_core::refusals::{
     IpNet, Kept, Memory, Refusal, Share, TopSources, network_of, turns_away,
@@ -59,12 +60,16 @@ pub struct Refusals {
     since: Duration,
     bucket: Bucket,
     /// `None`: no refusal becomes an event, nor a line of the log.
-    limit: Option<Limit>,
+    limit: Option<BucketLimit>,
     /// Whether they become events; lines of the log too, with `verbose`.
     are_events: bool,
+    /// What says so.
+    settings: Option<EventsSettings>,
     verbose: bool,
     left_out: u64,
     left_out_said: Duration,
+    /// Every listener is observed only: nobody is refused.
+    observed: bool,
 }
 
 impl Refusals {
@@ -81,14 +86,17 @@ impl Refusals {
             bucket: Bucket::default(),
             limit: limit(&EventsSettings::default()),
             are_events: true,
+            settings: None,
             verbose,
             left_out: 0,
             left_out_said: Duration::ZERO,
+            observed: false,
         }
     }
 
     /// Makes as many refusals events as these settings say.
     pub fn set(&mut self, settings: Option<&EventsSettings>) {
+        self.settings = settings.cloned();
         let usual = EventsSettings::default();
         let settings = settings.unwrap_or(&usual);
         self.are_events = settings.refusals > 0;
@@ -99,9 +107,16 @@ impl Refusals {
         };
     }
 
+    /// As they were [set](Self::set).
+    pub fn settings(&self) -> Option<&EventsSettings> {
+        self.settings.as_ref()
+    }
+
     /// Takes in the counters of all listeners, read first, and the samples that have come since the last call.
     pub fn take(&mut self, glances: &[Glance], samples: &[Refusal], events: &Events) {
         let now = monotonic();
+        let observes = |glance: &Glance| glance.mode == Mode::Observe;
+        self.observed = !glances.is_empty() && glances.iter().all(observes);
         self.memory.expire(now);
         self.age(now);
         self.shares
@@ -196,6 +211,7 @@ impl Refusals {
         let left_out = share_left_out(&self.addresses, addresses.len())
             .max(share_left_out(&self.networks, networks.len()));
         weir_api::TopSources {
+            observed: self.observed,
             half_life_s: HALF_LIFE.as_secs(),
             refused: tenths(total),
             refused_per_second: tenths(total / span),
@@ -264,8 +280,11 @@ impl Refusals {
             (true, true) => "not_refused",
             (true, false) => "not_known",
         };
+        // What is kept may be of a time when it was refused.
+        let observed = self.observed && kept.iter().all(|one| one.last.observe);
         Why {
-            text: sentence(address, answer, &kept, &gaps),
+            text: sentence(address, answer, observed, &kept, &gaps),
+            observed,
             address: address.to_string(),
             answer: answer.to_owned(),
             since_unix_ms: unix_at(now, since),
@@ -286,12 +305,18 @@ fn left_after(time: Duration) -> f64 {
     0.5_f64.powf(time.as_secs_f64() / HALF_LIFE.as_secs_f64())
 }
 
-fn limit(settings: &EventsSettings) -> Option<Limit> {
+fn limit(settings: &EventsSettings) -> Option<BucketLimit> {
     let rate = settings.refusals;
-    (rate > 0).then(|| Limit::new(rate.into(), rate * BURST))
+    (rate > 0).then(|| BucketLimit::new(rate.into(), rate * BURST))
 }
 
-fn sentence(address: IpAddr, answer: &str, kept: &[&Kept], gaps: &[RefusedMinute]) -> String {
+fn sentence(
+    address: IpAddr,
+    answer: &str,
+    observed: bool,
+    kept: &[&Kept],
+    gaps: &[RefusedMinute],
+) -> String {
     let lost: u64 = gaps
         .iter()
         .map(|gap| gap.refused.max(gap.sampled) - gap.kept)
@@ -305,15 +330,15 @@ fn sentence(address: IpAddr, answer: &str, kept: &[&Kept], gaps: &[RefusedMinute
                 false => "",
             };
             let last = &kept[0].last.verdict.info();
-            let observed = match kept[0].last.observe {
-                true => "would have refused",
-                false => "refused",
+            let (refused, text) = match kept[0].last.observe {
+                true => ("would have refused", would_have(last.text)),
+                false => ("refused", last.text.to_owned()),
             };
-            format!(
-                "weir {observed} {address} {about}{times}; the last time: {}",
-                last.text
-            )
+            format!("weir {refused} {address} {about}{times}; the last time: {text}")
         }
+        "not_refused" if observed => format!(
+            "weir would not have refused {address}: it has kept all that it would have refused in this time, and none is of this address"
+        ),
         "not_refused" => format!(
             "weir did not refuse {address}: it has kept every refusal of this time, and none is of this address"
         ),
@@ -322,6 +347,11 @@ fn sentence(address: IpAddr, answer: &str, kept: &[&Kept], gaps: &[RefusedMinute
             count(lost as usize, "other refusal")
         ),
     }
+}
+
+/// The sentence of a verdict that was not carried out.
+fn would_have(text: &str) -> String {
+    text.replacen("weir ", "weir would have ", 1)
 }
 
 fn kept_report(now: Duration, kept: &Kept) -> KeptRefusal {
@@ -386,6 +416,8 @@ mod tests {
 
     use weir_core::listener::Mode;
 
+    use weir_core::forecast::Rule;
+
     use super::*;
 
     /// Of one address.
@@ -404,6 +436,29 @@ mod tests {
             wait: Duration::ZERO,
             observe: false,
         }
+    }
+
+    #[test]
+    fn what_was_only_observed_would_have_been_done() {
+        use weir_core::verdict::refusals;
+        for row in refusals() {
+            let text = would_have(row.text);
+            assert!(text.starts_with("weir would have "), "{text}");
+            let verb = text.split_whitespace().nth(3);
+            assert!(
+                matches!(verb, Some("dropped" | "answered" | "reset")),
+                "{text}"
+            );
+        }
+        let mut refusals = Refusals::new(1, false);
+        let glance = Glance {
+            mode: Mode::Observe,
+            ..glance(Counters::default())
+        };
+        refusals.take(&[glance], &[], &Events::new());
+        let why = refusals.why("10.0.0.1".parse().unwrap());
+        assert!(why.observed && why.text.starts_with("weir would not have refused"));
+        assert!(refusals.top().observed);
     }
 
     #[test]
@@ -447,8 +502,18 @@ mod tests {
             counters,
             queue_length: 0,
             queue_limit: 0,
+            sockets: 1,
             half_open: 0,
+            came: None,
             wait: None,
+            waits_too_long: false,
+            accepts: None,
+            kept: 0,
+            rule: Rule {
+                target: None,
+                interval: Duration::ZERO,
+                least: 0,
+            },
         }
     }
 

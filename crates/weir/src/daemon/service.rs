@@ -4,47 +4,27 @@
 //! service manager. A service owns what it does, and is asked and told by the methods of this trait, one after the
 //! other, in one thread.
 
-use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::Instant;
 
 use serde_json::{Map, Value};
-use weir_api::{Status, Suggestions, TopSources, Why};
+use weir_api::{Answer, Question, Reloaded};
 use weir_config::Config;
 
 use crate::daemon::config_file::Reloads;
-use crate::failure::{Cause, Failure, Result};
-use crate::ipc::call::Change;
-use crate::ipc::control::{Client, Request};
+use crate::failure::{Failure, Result};
+use crate::ipc::control::Client;
 use crate::ipc::endpoints::Endpoints;
-use crate::ipc::peer::Peer;
-
-/// What is in force after a reload.
-#[derive(Debug, Default)]
-pub struct Reloaded {
-    /// Listeners of the file.
-    pub listeners: usize,
-    /// Destinations.
-    pub destinations: usize,
-    /// Proxies.
-    pub proxies: usize,
-    /// The listeners among them that are not in force, with the reason.
-    pub not_in_force: Vec<Cause>,
-    /// What differs otherwise from what the file asks for, a sentence each.
-    pub warnings: Vec<String>,
-}
-
-/// A change over HTTP that is refused: the HTTP status, and why.
-pub type Refusal = (u16, Failure);
+use crate::ipc::peer::Asker;
 
 /// A service in its frame.
 pub trait Service {
     /// Descriptors that wake the service when they are readable.
     fn sources(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// How long until the service has work without being woken; `None`: it has none.
-    fn due_in(&self) -> Option<Duration> {
+    /// When the service has work without being woken; `None`: it has none.
+    fn due_at(&self) -> Option<Instant> {
         None
     }
 
@@ -53,74 +33,32 @@ pub trait Service {
     ///
     /// # Errors
     /// The service cannot go on; it is dropped next.
-    fn work(&mut self, ready: &[bool], endpoints: &mut Endpoints) -> Result<()>;
+    fn work(&mut self, now: Instant, ready: &[bool], endpoints: &mut Endpoints) -> Result<()>;
 
-    /// The report of `weir status`.
+    /// Answers a question that the frame leaves to the service, which who asks may ask.
     ///
     /// # Errors
-    /// The kernel half cannot be read.
-    fn report(&self, reloads: &Reloads) -> Result<Status>;
+    /// It is nothing for this service, the kernel half cannot be read, or what was asked for cannot be done: then
+    /// nothing has changed.
+    fn answer(
+        &mut self,
+        question: &Question,
+        asker: Asker,
+        now: Instant,
+        reloads: &Reloads,
+    ) -> Result<Answer>;
 
-    /// All figures as OpenMetrics text.
-    ///
-    /// # Errors
-    /// As of [`report`](Self::report).
-    fn metrics(&self, reloads: &Reloads) -> Result<String>;
-
-    /// Every class that can be changed while the service runs, `other` too; none if there are no such classes.
-    ///
-    /// # Errors
-    /// As of [`report`](Self::report).
-    fn classes(&self) -> Result<Vec<weir_api::Class>> {
-        Ok(Vec::new())
+    /// Gives a client of the control socket its answer. A service does more where the answer has to wait, or words are not
+    /// all of it.
+    fn deliver(&mut self, _question: &Question, answer: Result<Answer>, client: Client) {
+        client.answer(&answer);
     }
 
-    /// The keys of those classes but `other`; `None` if there are no such classes.
+    /// The keys of the classes that can be changed while the service runs, without `other`; `None` if there are no such
+    /// classes.
     fn class_settings(&self) -> Option<Vec<Map<String, Value>>> {
         None
     }
-
-    /// The sources that are refused most.
-    ///
-    /// # Errors
-    /// This service guards nothing.
-    fn top_sources(&self) -> Result<TopSources> {
-        Err(guards_nothing())
-    }
-
-    /// Why an address was refused.
-    ///
-    /// # Errors
-    /// As of [`top_sources`](Self::top_sources).
-    fn why(&mut self, _address: IpAddr) -> Result<Why> {
-        Err(guards_nothing())
-    }
-
-    /// Settings that fit what the listeners have gone through. `least`: the time to have looked at least.
-    ///
-    /// # Errors
-    /// As of [`top_sources`](Self::top_sources).
-    fn suggestions(&mut self, _least: Duration) -> Result<Suggestions> {
-        Err(guards_nothing())
-    }
-
-    /// Changes a class for a client of the API; gives its name, unless it was removed, and what was done in a word
-    /// (added, replaced, changed, removed).
-    ///
-    /// # Errors
-    /// Nothing has changed then.
-    fn change_class(
-        &mut self,
-        change: &Change,
-        _peer: Peer,
-    ) -> std::result::Result<Changed, Refusal> {
-        let message = format!("{}: this process has no classes to change", change.class());
-        let hint = "classes of proxies are those of the config file: change it, then `weir reload`";
-        Err((409, Failure::usage(message, hint)))
-    }
-
-    /// Answers a request of the control socket that is neither a status nor a reload.
-    fn request(&mut self, request: Request, client: Client);
 
     /// Called before each reload, whatever the file is like: opens log files again by their paths.
     fn reopen_logs(&mut self) {}
@@ -129,7 +67,7 @@ pub trait Service {
     ///
     /// # Errors
     /// What was in force stays.
-    fn reload(&mut self, config: Config, file: &Path) -> Result<Reloaded>;
+    fn reload(&mut self, config: Config, file: &Path, now: Instant) -> Result<Reloaded>;
 
     /// The answer to a reload of a service without a config file.
     fn no_file(&self) -> Failure;
@@ -145,21 +83,4 @@ pub trait Service {
 
     /// Whether the service has ended.
     fn has_ended(&self) -> bool;
-}
-
-/// What a request did to the class of this name.
-#[derive(Debug)]
-pub enum Changed {
-    /// Added it.
-    Added(String),
-    /// Gave it other settings.
-    Modified(String),
-    /// Removed it.
-    Removed(String),
-}
-
-/// Proxies do not keep whom they refuse.
-fn guards_nothing() -> Failure {
-    let hint = "the access log of a proxy says why it refused a client";
-    Failure::usage("this process runs proxies and guards nothing", hint)
 }

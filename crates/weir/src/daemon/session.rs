@@ -4,17 +4,25 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-use weir_config::{Environment, Fallback, Fitted, fit, mptcp_fallback};
+use serde_json::Value;
+use weir_config::{
+    Environment, Fallback, Fitted, SynFilter, fit, mptcp_fallback, services_fallback,
+    steered_fallback,
+};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
-use weir_core::listener::{Listener, Mode, QueueOrder};
+use weir_core::listener::{Admit, Establish, Listener, Mode, QueueOrder};
+use weir_core::pace::Pace;
+use weir_core::policy::Services;
 use weir_core::refusals::Refusal;
+use weir_core::residence::Gate;
 use weir_core::verdict::Counters;
-use weir_kernel::ListenSocket;
+use weir_kernel::{ListenSocket, Namespace};
 
-use crate::daemon::attachment::{Place, Refusals, carries, places};
-use crate::daemon::backend::Backend;
+use crate::daemon::attachment::{Place, RefusedAt, carries, named_ports, places};
+use crate::daemon::backend::{Backend, Spaces};
 use crate::daemon::queue::{ClassLimits, Queues, Wanted};
 use crate::daemon::report::counters_by_name;
 use crate::failure::{Code, Failure, Result};
@@ -28,15 +36,23 @@ mod classes;
 mod exec;
 mod exec_servers;
 mod follow;
+mod glance;
 mod in_force;
 mod load;
 mod notices;
+mod residence;
+mod sight;
+mod sights;
 
 use class_list::Classes;
-pub use classes::{check_guarded, other_has_no_settings};
 use exec_servers::ExecServers;
 pub use follow::listeners_of;
-pub use load::Glance;
+pub use glance::{Glance, accepts, waits_too_long};
+pub use sight::SightChange;
+use sights::Sights;
+
+/// So late a look at what is behind weir may be before it sends no cookies: the daemon may stand still.
+const LATE: Duration = Duration::from_secs(2);
 
 /// What guards this network namespace.
 pub struct Session<B> {
@@ -44,6 +60,8 @@ pub struct Session<B> {
     queues: Queues,
     backend: B,
     policies: Vec<Policy>,
+    /// Listeners of other network namespaces, which classes may name.
+    elsewhere: Vec<Listener>,
     /// The classes in force, without those of proxies.
     classes: Classes,
     /// Servers whose accept() calls `weir exec` answers.
@@ -53,11 +71,21 @@ pub struct Session<B> {
     links: Vec<Link>,
     /// What the policies are fitted to.
     environment: Environment,
+    /// Nothing has been in force yet.
+    is_new: bool,
+    /// What takes connections to addresses of this host before its sockets do.
+    services: Services,
     /// The policy as the kernel half has it, and what its interface names meant then.
     applied: Applied,
     attached: BTreeMap<u32, Attached>,
     /// Interfaces that could not be guarded: what is said of each.
     failed: BTreeMap<u32, String>,
+    /// Whether SYNs reach weir.
+    sights: Sights,
+    /// How fast servers empty long queues, by the listener's name.
+    paces: BTreeMap<String, Pace>,
+    /// What may come to servers that queue inside, by the listener's name, where the controller shares it out by class.
+    inside: BTreeMap<String, Gate>,
 }
 
 /// An interface with the guard on it.
@@ -81,45 +109,51 @@ struct Applied {
 }
 
 impl<B: Backend> Session<B> {
-    /// Puts the listeners under guard.
+    /// Guards nothing yet.
+    pub fn none(backend: B, environment: Environment, links: Vec<Link>) -> Session<B> {
+        Session {
+            queues: Queues::default(),
+            backend,
+            policies: Vec::new(),
+            elsewhere: Vec::new(),
+            classes: Classes::default(),
+            exec: ExecServers::default(),
+            controller: None,
+            applied: Applied::of(&[], &links),
+            links,
+            environment,
+            services: Services::default(),
+            is_new: true,
+            attached: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            sights: Sights::new(),
+            paces: BTreeMap::new(),
+            inside: BTreeMap::new(),
+        }
+    }
+
+    /// Guards these.
     ///
     /// # Errors
-    /// A policy that this namespace cannot carry out, or the kernel half's failure; then nothing is
-    /// in force.
+    /// As of [`Session::swap`].
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn start(
-        mut backend: B,
+        backend: B,
         environment: Environment,
         listeners: Vec<Listener>,
         classes: Vec<Class>,
         links: Vec<Link>,
     ) -> Result<Session<B>> {
-        let policies = fit_all(listeners, environment)?;
-        let classes = Classes::new(classes);
-        let applied = Applied::of(&policies, &links);
-        backend.allow_cookies(environment.sends_cookies());
-        backend.apply(&applied.listeners, classes.list())?;
-        let mut session = Session {
-            queues: Queues::default(),
-            backend,
-            policies,
-            classes,
-            exec: ExecServers::default(),
-            controller: None,
-            links,
-            environment,
-            applied,
-            attached: BTreeMap::new(),
-            failed: BTreeMap::new(),
-        };
-        session.attach_at_start()?;
-        session.prioritize()?;
+        let mut session = Session::none(backend, environment.clone(), links);
+        session.swap(environment, listeners, classes)?;
         Ok(session)
     }
 
-    /// Puts another policy in force, atomically for every packet.
+    /// Puts another policy in force, atomically for every packet. The first one must get the interfaces that it names, and
+    /// at least one in all; later, an interface that fails is tried again.
     ///
     /// # Errors
-    /// As in [`Session::start`]; the policy in force then stays.
+    /// A policy that this namespace cannot carry out, or the kernel half's failure; the policy in force then stays.
     pub fn swap(
         &mut self,
         environment: Environment,
@@ -130,23 +164,80 @@ impl<B: Backend> Session<B> {
         let classes = self.classes.of_file(classes);
         self.put_in_force(environment, listeners, classes.list())?;
         self.classes = classes;
-        self.follow_links();
-        let done = self.prioritize();
+        let attached = match std::mem::take(&mut self.is_new) {
+            true => self.attach_at_start(),
+            false => {
+                self.follow_links();
+                Ok(())
+            }
+        };
+        let done = attached.and_then(|()| self.prioritize());
         if done.is_err() {
             self.put_back_or_say(before);
         }
         done
     }
 
-    /// Fits the policies that were asked for to a namespace where conntrack follows connections now, or no longer.
+    /// Fits the policies that were asked for to a namespace where this could drop a SYN now, or nothing any longer.
     ///
     /// # Errors
-    /// As in [`Session::start`]; the policies in force then stay.
-    pub fn set_conntrack(&mut self, follows: bool) -> Result<()> {
-        let environment = Environment {
-            conntrack: follows,
-            ..self.environment
-        };
+    /// As of [`Session::swap`].
+    pub fn set_syn_filter(&mut self, syn_filter: Option<SynFilter>) -> Result<()> {
+        self.renew(Environment {
+            syn_filter,
+            ..self.environment.clone()
+        })
+    }
+
+    /// What could drop a SYN, as the policies in force were fitted to it.
+    pub fn syn_filter(&self) -> Option<&SynFilter> {
+        self.environment.syn_filter.as_ref()
+    }
+
+    /// What is behind weir is as it was fitted to, by a look that took so long; the next is due after so long.
+    pub fn looked_behind(&mut self, took: Duration, next: Duration) {
+        self.backend
+            .cookies_hold((next + LATE).saturating_sub(took));
+    }
+
+    /// Those whose packets pass.
+    pub fn services(&self) -> &Services {
+        &self.services
+    }
+
+    /// Has the packets of other services pass from now on.
+    ///
+    /// # Errors
+    /// As of [`Session::swap`]; then those of before pass.
+    pub fn set_services(&mut self, services: Services) -> Result<()> {
+        self.backend.pass_by(&services);
+        if self.is_new {
+            self.services = services;
+            return Ok(());
+        }
+        if let Err(failure) = self.renew(self.environment.clone()) {
+            self.backend.pass_by(&self.services);
+            return Err(failure);
+        }
+        self.services = services;
+        Ok(())
+    }
+
+    /// The same to a namespace whose sysctls have changed. A policy that has become impossible stays; what weir answers
+    /// follows the other sysctls all the same.
+    ///
+    /// # Errors
+    /// As of [`Session::swap`].
+    pub fn set_sysctls(&mut self, environment: Environment) -> Result<()> {
+        let before = self.environment.clone();
+        let done = self.renew(environment);
+        if done.is_err() {
+            self.renew(before)?;
+        }
+        done
+    }
+
+    fn renew(&mut self, environment: Environment) -> Result<()> {
         let asked = self.policies.iter().map(|p| p.asked.clone()).collect();
         let classes = self.classes.list().to_vec();
         self.put_in_force(environment, asked, &classes)
@@ -159,7 +250,7 @@ impl<B: Backend> Session<B> {
         listeners: Vec<Listener>,
         classes: &[Class],
     ) -> Result<()> {
-        let mut policies = fit_all(listeners, environment)?;
+        let mut policies = fit_all(listeners, &environment)?;
         for policy in &mut policies {
             policy.fit_to(self.controller);
         }
@@ -171,6 +262,7 @@ impl<B: Backend> Session<B> {
             return Err(error.into());
         }
         (self.policies, self.applied) = (policies, applied);
+        self.sights.begin_anew();
         self.environment = environment;
         Ok(())
     }
@@ -220,6 +312,9 @@ impl<B: Backend> Session<B> {
 
     /// Attaches everywhere; an interface that was named must work, and at least one in all.
     fn attach_at_start(&mut self) -> Result<()> {
+        if let Some(cause) = named_ports(&self.applied.listeners, &self.links).pop() {
+            return Err(Failure::failed(cause.message, cause.hint));
+        }
         let places = self.places();
         let mut first_failure = None;
         for (index, place) in &places {
@@ -242,7 +337,7 @@ impl<B: Backend> Session<B> {
         let places = self.places();
         for (index, place) in &places {
             match self.attached.get_mut(index) {
-                Some(attached) if attached.wanted.refusals == place.refusals => {
+                Some(attached) if attached.wanted.refused_at == place.refused_at => {
                     attached.wanted = place.clone();
                 }
                 _ => self.attach_or_note(*index, place),
@@ -257,8 +352,25 @@ impl<B: Backend> Session<B> {
         for index in gone {
             self.backend.detach(index);
             self.attached.remove(&index);
+            self.sights.begin_anew();
         }
         self.failed.retain(|index, _| places.contains_key(index));
+    }
+
+    /// Puts weir before all others again where one has gone before it. Only when somebody asks: weir does not take that
+    /// place back by itself, or two that both do would push each other for ever.
+    pub fn go_first(&mut self, now: Instant) {
+        let indexes: Vec<u32> = self.attached.keys().copied().collect();
+        for index in indexes {
+            if let Err(error) = self.backend.go_first(index)
+                && let Some(attached) = self.attached.remove(&index)
+            {
+                self.failed
+                    .insert(index, not_guarded(&attached.wanted, &error));
+            }
+        }
+        self.sights.forget();
+        self.look_before(now);
     }
 
     /// An interface that fails is tried again whenever the links change.
@@ -276,20 +388,21 @@ impl<B: Backend> Session<B> {
 
     /// Attaches to one interface; without XDP in its driver, at tc only.
     fn attach(&mut self, index: u32, place: &Place) -> weir_kernel::Result<()> {
-        let no_front = match place.refusals {
-            Refusals::Tc => None,
-            Refusals::TcBecause(why) => Some(why.to_owned()),
-            Refusals::Xdp => self
+        let no_front = match place.refused_at {
+            RefusedAt::Tc => None,
+            RefusedAt::TcBecause(why) => Some(why.to_owned()),
+            RefusedAt::Xdp => self
                 .backend
                 .attach(index, true)
                 .err()
                 .map(|error| error.to_string()),
         };
-        if place.refusals != Refusals::Xdp || no_front.is_some() {
+        if place.refused_at != RefusedAt::Xdp || no_front.is_some() {
             self.backend.attach(index, false)?;
         }
         let wanted = place.clone();
         self.attached.insert(index, Attached { wanted, no_front });
+        self.sights.begin_anew();
         Ok(())
     }
 
@@ -324,17 +437,22 @@ impl<B: Backend> Session<B> {
         };
         let held = exec.map_or(0, |exec| exec.held);
         let counters = self.counters(&asked.name)?;
-        let fallback = policy.fallback(&serving);
-        let mut settings = settings(asked);
-        settings.retain(|key, _| !["name", "address", "mode", "timewait"].contains(&key.as_str()));
+        let fallback = self.hidden(asked).or_else(|| policy.fallback(&serving));
+        let settings = settings(asked);
+        let residence_mode = settings.get("residence").and_then(Value::as_str);
+        let residence_mode = residence_mode.unwrap_or_default().to_owned();
         let (classes, classes_left_out) = self.classes_of(&asked.name)?;
         let (fallback, fallback_because) = fallback.map(|f| (f.policy, f.because)).unzip();
+        let kept = kept_of(asked, &serving);
+        let slower = self.slower(asked, accepts(serving.iter().copied()));
+        let longer = |time: Duration| micros(time.mul_f64(slower));
         Ok(weir_api::Listener {
             name: asked.name.clone(),
             address: asked.address.to_string(),
             mode: weir_core::word::Word::word(asked.mode).to_owned(),
             policy: describe::policy(&policy.shown()),
             in_force: self.is_in_force(asked),
+            not_in_force_because: self.not_in_force_because(asked),
             listening: !serving.is_empty(),
             queue_length: held + all.iter().map(|s| s.queue_length).sum::<u32>(),
             queue_limit: serving.iter().map(|s| s.queue_limit).sum(),
@@ -344,17 +462,31 @@ impl<B: Backend> Session<B> {
             parked: queue.waiting.values().sum(),
             released: queue.released,
             overtook: queue.overtook,
-            wait_us: serving.iter().filter_map(|s| wait_us(s)).max(),
+            wait_us: serving.iter().filter_map(|s| s.wait).max().map(longer),
+            service_us: serving.iter().filter_map(|s| s.service).max().map(longer),
+            kept_queue_length: kept.map(|(length, _)| length),
+            kept_wait_us: kept.map(|(_, wait)| longer(wait)),
+            // The frame adds them: it follows the listeners.
+            target_in_force_us: None,
+            offered: None,
+            would_refuse: None,
             fallback,
             fallback_because,
             timewait_mode: weir_core::word::Word::word(asked.timewait).to_owned(),
             // The frame adds them: they are of another program.
             timewait: weir_api::TimeWait::default(),
+            residence_mode,
+            // The frame adds it, likewise.
+            residence: None,
             counters: counters_by_name(&counters),
             classes,
             classes_left_out,
-            sockets: serving.iter().map(|socket| socket_report(socket)).collect(),
-            settings: settings.into_iter().collect(),
+            sockets: serving
+                .iter()
+                .map(|socket| socket_report(socket, slower))
+                .collect(),
+            workloads: Vec::new(),
+            settings: settings_beside(asked),
         })
     }
 
@@ -365,6 +497,17 @@ impl<B: Backend> Session<B> {
     ) -> Vec<&'a ListenSocket> {
         let all: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
         serving(listener, &all, sockets)
+    }
+
+    /// Whether weir could not attach to an interface that it is to guard.
+    pub fn lacks_interfaces(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// As if nothing was attached.
+    #[cfg(test)]
+    pub fn forget_interfaces(&mut self) {
+        self.attached.clear();
     }
 
     /// Counters of a listener: the guard's, and those of its prioritized queue.
@@ -403,14 +546,31 @@ impl<B: Backend> Session<B> {
         self.backend.drain();
     }
 
-    /// Sampled refusals since the last call.
+    /// Sampled refusals since the last call, each with the network namespace in which it was; `None`: weir's own.
     ///
     /// # Errors
     /// They cannot be read.
-    pub fn refusals(&mut self) -> Result<Vec<Refusal>> {
-        let mut refusals = self.backend.events()?;
-        refusals.extend(self.queues.examples());
+    pub fn refusals(&mut self) -> Result<Vec<(Option<Namespace>, Refusal)>> {
+        let events = self.backend.events()?.into_iter();
+        let mut refusals: Vec<_> = events.map(|(at, one)| (Some(at), one)).collect();
+        let examples = self.queues.examples().into_iter();
+        refusals.extend(examples.map(|one| (None, one)));
         Ok(refusals)
+    }
+
+    /// Lets classes name listeners of other network namespaces.
+    pub fn know(&mut self, elsewhere: Vec<Listener>) {
+        self.elsewhere = elsewhere;
+    }
+
+    /// The kernel half in other network namespaces.
+    pub fn spaces(&self) -> &impl Spaces {
+        &self.backend
+    }
+
+    /// The same, to put something in force there.
+    pub fn spaces_mut(&mut self) -> &mut impl Spaces {
+        &mut self.backend
     }
 
     /// Names of the interfaces with the guard on them.
@@ -418,9 +578,19 @@ impl<B: Backend> Session<B> {
         let report = |(index, attached): (&u32, &Attached)| weir_api::Interface {
             name: attached.wanted.name.clone(),
             index: *index,
-            xdp: attached.wanted.refusals == Refusals::Xdp && attached.no_front.is_none(),
+            xdp: attached.wanted.refused_at == RefusedAt::Xdp && attached.no_front.is_none(),
         };
         self.attached.iter().map(report).collect()
+    }
+
+    /// What is carried out of a listener's policy whose connections are, or may be, those of another service.
+    fn hidden(&self, listener: &Listener) -> Option<Fallback> {
+        if self.services == Services::default() {
+            return None;
+        }
+        let all: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
+        let hidden = self.services.hide(listener, &all);
+        hidden.then(|| services_fallback(listener))
     }
 
     /// Names of the interfaces on which one listener is guarded.
@@ -455,9 +625,13 @@ impl Policy {
 
     /// What is carried out instead of what was asked for, given the sockets that serve it.
     fn fallback(&self, serving: &[&ListenSocket]) -> Option<Fallback> {
-        let mptcp = serving.iter().any(|socket| socket.mptcp);
-        let by_socket = || mptcp.then(|| mptcp_fallback(&self.asked)).flatten();
-        self.fitted.fallback.clone().or_else(by_socket)
+        let by_socket = |is: fn(&ListenSocket) -> bool, fallback: fn(&Listener) -> _| {
+            let any = serving.iter().any(|socket| is(socket));
+            any.then(|| fallback(&self.asked)).flatten()
+        };
+        by_socket(|socket| socket.steered, steered_fallback)
+            .or_else(|| self.fitted.fallback.clone())
+            .or_else(|| by_socket(|socket| socket.mptcp, mptcp_fallback))
     }
 }
 
@@ -477,7 +651,7 @@ impl Applied {
     }
 }
 
-fn fit_all(listeners: Vec<Listener>, environment: Environment) -> Result<Vec<Policy>> {
+fn fit_all(listeners: Vec<Listener>, environment: &Environment) -> Result<Vec<Policy>> {
     let fitted = |asked: Listener| {
         let fitted = fit(&asked, environment).map_err(|fault| {
             Failure::fault(
@@ -489,6 +663,15 @@ fn fit_all(listeners: Vec<Listener>, environment: Environment) -> Result<Vec<Pol
         Ok(Policy { asked, fitted })
     };
     listeners.into_iter().map(fitted).collect()
+}
+
+/// The keys in effect that no field of a report has.
+pub fn settings_beside(listener: &Listener) -> BTreeMap<String, Value> {
+    let fields = ["name", "address", "mode", "timewait", "residence"];
+    let settings = settings(listener).into_iter();
+    settings
+        .filter(|(key, _)| !fields.contains(&key.as_str()))
+        .collect()
 }
 
 fn not_guarded(place: &Place, error: &weir_kernel::Error) -> String {
@@ -503,19 +686,34 @@ fn attach_failure(place: &Place, error: weir_kernel::Error) -> Failure {
     failure
 }
 
-fn wait_us(socket: &ListenSocket) -> Option<u64> {
-    socket
-        .wait
-        .map(|wait| u64::try_from(wait.as_micros()).unwrap_or(u64::MAX))
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn socket_report(socket: &ListenSocket) -> weir_api::Socket {
+/// How many connections a listener leaves waiting where one service takes longer than its target, and their wait: the
+/// longest of its sockets. `None` where the target can be kept, or does not decide.
+fn kept_of(listener: &Listener, serving: &[&ListenSocket]) -> Option<(u32, Duration)> {
+    if listener.admit != Admit::Wait || listener.establish == Establish::Default {
+        return None;
+    }
+    let kept = |socket: &&ListenSocket| {
+        let length = socket.kept_length.max(listener.least_length.into());
+        Some((length, socket.service?.saturating_mul(length)))
+    };
+    let all = serving.iter().filter_map(kept);
+    let length = all.clone().map(|(length, _)| length).sum();
+    let wait = all.map(|(_, wait)| wait).max()?;
+    (wait > listener.target_wait).then_some((length, wait))
+}
+
+/// `slower`: by so much its wait is longer than the guard's estimate.
+fn socket_report(socket: &ListenSocket, slower: f64) -> weir_api::Socket {
     weir_api::Socket {
         address: SocketAddr::new(socket.ip, socket.port).to_string(),
         queue_length: socket.queue_length,
         queue_limit: socket.queue_limit,
         half_open: socket.half_open,
-        wait_us: wait_us(socket),
+        wait_us: socket.wait.map(|wait| micros(wait.mul_f64(slower))),
         mptcp: socket.mptcp,
     }
 }

@@ -93,6 +93,9 @@ impl Shaping {
     /// # Errors
     /// An interface cannot be shaped: then all are shaped as before.
     pub fn set(&mut self, list: Vec<Shape>, links: &[Link]) -> Result<()> {
+        if self.list.is_empty() && list.is_empty() {
+            return Ok(());
+        }
         let before = std::mem::replace(&mut self.list, list);
         self.follow(links, Look::All);
         let failed = self.there.values().find_map(|there| there.failure.clone());
@@ -110,22 +113,21 @@ impl Shaping {
         self.due = self.due.min(Instant::now() + LOOK_AFTER_CHANGE);
     }
 
-    /// How long until [`Shaping::work`] has something to do; `None`: nothing is shaped.
-    pub fn due_in(&self) -> Option<Duration> {
-        let now = Instant::now();
-        (!self.list.is_empty()).then(|| self.due.saturating_duration_since(now))
+    /// When [`Shaping::work`] has something to do; `None`: nothing is shaped.
+    pub fn due_at(&self) -> Option<Instant> {
+        (!self.list.is_empty()).then_some(self.due)
     }
 
     /// Puts back, if it is time to look, what others have taken off.
-    pub fn work(&mut self) {
-        if self.list.is_empty() || Instant::now() < self.due {
+    pub fn work(&mut self, now: Instant) {
+        if self.list.is_empty() || now < self.due {
             return;
         }
         match links::list() {
             Ok(links) => self.follow_and_tell(&links, Look::Now),
             Err(failure) => tracing::warn!("{failure}"),
         }
-        self.due = Instant::now() + LOOK_EVERY;
+        self.due = now + LOOK_EVERY;
     }
 
     fn follow_and_tell(&mut self, links: &[Link], look: Look) {

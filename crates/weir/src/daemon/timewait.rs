@@ -106,6 +106,11 @@ impl TimeWaits {
         &self.list
     }
 
+    /// The listeners in force with them; none if none negotiates.
+    pub fn listeners(&self) -> &[Listener] {
+        &self.listeners
+    }
+
     /// Attaches to interfaces that have come. One that is a port of another carries none of the host's connections.
     pub fn follow_links(&mut self, links: &[Link]) {
         let Some(kernel) = &mut self.kernel else {
@@ -131,16 +136,13 @@ impl TimeWaits {
         }
     }
 
-    /// Time until there is work; `None`: there is none.
-    pub fn due_in(&self) -> Option<Duration> {
-        let due = self.due.min(self.end_due);
-        let due = due.saturating_duration_since(Instant::now());
-        self.kernel.as_ref().map(|_| due)
+    /// When there is work; `None`: there is none.
+    pub fn due_at(&self) -> Option<Instant> {
+        self.kernel.as_ref().map(|_| self.due.min(self.end_due))
     }
 
     /// Takes away the records that have ended, and ends connections that this end is to forget, if it is time to.
-    pub fn work(&mut self) {
-        let now = Instant::now();
+    pub fn work(&mut self, now: Instant) {
         let Some(kernel) = &mut self.kernel else {
             return;
         };

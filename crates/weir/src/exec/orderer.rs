@@ -1,6 +1,6 @@
 //! The process that answers the server's accept() calls.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use weir_kernel::exec::{
 
 use super::policy::Policy;
 use super::queue::{ExecQueue, Held};
+use super::wake_connection::WakeConnection;
 
 /// Tokens of the events that are not a listening socket's, whose inode is none of these.
 const CALLS: u64 = 0;
@@ -177,10 +178,53 @@ impl<'a> Orderer<'a> {
             }
         }
         found.sort_by_key(|(entered, _)| entered.number);
-        for (entered, connection) in found {
-            self.resume_connection(entered, connection);
+        let found = found
+            .into_iter()
+            .map(|(entered, connection)| (entered, TcpStream::from(connection)));
+        let found: Vec<(Entered, TcpStream)> = found.collect();
+        self.find_lines(&found);
+        // The wake connections first, so that their other ends are known for what they are.
+        for (entered, stream) in self.resume_wake_connections(found) {
+            self.resume_connection(entered, stream);
         }
         Ok(())
+    }
+
+    /// The listening sockets from which a predecessor has taken something, or may have a wake connection.
+    fn find_lines(&mut self, found: &[(Entered, TcpStream)]) {
+        let told = match found.is_empty() {
+            true => Vec::new(),
+            false => self.tools.shared.told(),
+        };
+        let of_found = found.iter().map(|(entered, _)| entered.inode);
+        let inodes: BTreeSet<u64> = told.iter().map(|t| t.0).chain(of_found).collect();
+        for inode in inodes {
+            if !self.lines.contains_key(&inode)
+                && let Some((process, number)) = kernel::holder(inode)
+            {
+                let _ = self.line(process, number);
+            }
+        }
+    }
+
+    /// Takes the clients' ends of wake connections out of what was found.
+    fn resume_wake_connections(
+        &mut self,
+        found: Vec<(Entered, TcpStream)>,
+    ) -> Vec<(Entered, TcpStream)> {
+        let mut others = Vec::new();
+        for (entered, stream) in found {
+            let mut lines = self.lines.values_mut();
+            let its = lines.find(|line| {
+                !line.queue.has_wake_connection()
+                    && WakeConnection::leads_to(&stream, line.queue.address())
+            });
+            match its {
+                Some(line) => line.queue.resume_wake_connection(stream),
+                None => others.push((entered, stream)),
+            }
+        }
+        others
     }
 
     /// Whether the call got the connection before the predecessor died, or gets it now.
@@ -196,21 +240,18 @@ impl<'a> Orderer<'a> {
         }
     }
 
-    fn resume_connection(&mut self, entered: Entered, connection: OwnedFd) {
-        let stream = TcpStream::from(connection);
-        if !self.lines.contains_key(&entered.inode)
-            && let Some((process, number)) = kernel::holder(entered.inode)
-        {
-            let _ = self.line(process, number);
-        }
+    fn resume_connection(&mut self, entered: Entered, stream: TcpStream) {
         let policy = &self.policy;
         match self.lines.get_mut(&entered.inode) {
             Some(line) if is_of(&stream, &line.queue) => {
                 line.queue.resume(stream, entered, policy);
             }
-            // The client's end of a wake connection, or the listening socket is gone.
+            // The listening socket is gone.
             _ => {
-                kernel::reset_on_close(stream.as_fd());
+                // Else it is a socket of the server's own that does not listen yet: the option would stay.
+                if stream.peer_addr().is_ok() {
+                    kernel::reset_on_close(stream.as_fd());
+                }
                 self.tools.shared.strike(stream.as_raw_fd());
             }
         }
@@ -361,8 +402,9 @@ impl<'a> Orderer<'a> {
             return Outcome::Answered;
         }
         let line = self.lines.get_mut(&inode).expect("it was just looked up");
-        if !plain {
-            line.queue.take(listener, &self.policy);
+        match plain {
+            false => line.queue.take(listener, &self.policy),
+            true => line.queue.withdraw_wake_connection(listener, &self.policy),
         }
         if let Some((waiting, held)) = line.queue.next() {
             match put(calls, place, call, accept, held) {

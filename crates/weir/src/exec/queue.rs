@@ -113,7 +113,7 @@ impl ExecQueue {
     /// How many of the kernel's queue are to be taken. May ring.
     fn share(&mut self, waiting: Backlog) -> u32 {
         let in_kernel = waiting.length;
-        let wake_connections = u32::from(self.wake_connection.is_some());
+        let wake_connections = u32::from(self.has_wake_connection());
         let clients = in_kernel.saturating_sub(wake_connections);
         if self.order.len() as u32 + clients < 2 {
             // The one is answered with, and nobody is left who would have to be waited for.
@@ -157,13 +157,8 @@ impl ExecQueue {
         let Ok((stream, peer)) = listener.accept() else {
             return false;
         };
-        if self
-            .wake_connection
-            .as_ref()
-            .is_some_and(|own| own.is(peer))
-        {
-            reset_on_close(stream.as_fd());
-            self.wake_connection = None;
+        if self.is_wake_connection(peer) {
+            self.end_wake_connection(&stream);
             return true;
         }
         let since_ns = now_ns();
@@ -178,14 +173,53 @@ impl ExecQueue {
         true
     }
 
+    /// Whether one keeps the kernel's queue readable.
+    pub fn has_wake_connection(&self) -> bool {
+        self.wake_connection.is_some()
+    }
+
+    fn is_wake_connection(&self, peer: SocketAddr) -> bool {
+        let own = self.wake_connection.as_ref();
+        own.is_some_and(|own| own.is(peer))
+    }
+
+    /// Resets it from both ends.
+    fn end_wake_connection(&mut self, servers_end: &TcpStream) {
+        reset_on_close(servers_end.as_fd());
+        self.wake_connection = None;
+    }
+
     /// Enters a connection that a predecessor held.
     pub fn resume(&mut self, stream: TcpStream, entered: Entered, policy: &Policy) {
-        self.came = self.came.max(entered.number);
-        self.shared.enter(stream.as_raw_fd(), entered);
         match stream.peer_addr() {
-            Ok(peer) => self.push(stream, peer, entered.since_ns, policy),
+            Ok(peer) if self.is_wake_connection(peer) => self.end_wake_connection(&stream),
+            Ok(peer) => {
+                self.came = self.came.max(entered.number);
+                self.shared.enter(stream.as_raw_fd(), entered);
+                self.push(stream, peer, entered.since_ns, policy);
+            }
             // Reset by its client meanwhile; it is of nobody now.
             Err(_) => self.shared.strike(stream.as_raw_fd()),
+        }
+        self.shared.tell(self.inode, self.order.len());
+    }
+
+    /// Goes on with the wake connection of a predecessor. Its other end is no client, wherever it turns up: it waits
+    /// in the kernel's queue, or the predecessor was just taking it out.
+    pub fn resume_wake_connection(&mut self, clients_end: TcpStream) {
+        self.wake_connection = WakeConnection::of(clients_end).ok();
+    }
+
+    /// Takes the wake connection out of the kernel's queue, which the server empties by itself from now on. Clients
+    /// before it are held, and given, one at a time.
+    pub fn withdraw_wake_connection(&mut self, listener: OwnedFd, policy: &Policy) {
+        let waits = |listener: &TcpListener| backlog(listener.as_fd()).is_ok_and(|b| b.length > 0);
+        let listener = TcpListener::from(listener);
+        self.shared.set_taking(self.inode);
+        while self.has_wake_connection() && self.len() == 0 {
+            if !waits(&listener) || !self.take_one(&listener, policy) {
+                self.wake_connection = None;
+            }
         }
         self.shared.tell(self.inode, self.order.len());
     }

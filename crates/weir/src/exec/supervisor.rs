@@ -17,13 +17,14 @@ use nix::sys::prctl::set_name;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
+use weir_api::{Answer, ExecReport, Question};
 use weir_core::class::Class;
 use weir_kernel::exec::{self as kernel, Calls, Fork, SharedState};
 
 use super::orderer::{End, Orderer, Tools};
 use super::policy::Policy;
 use crate::host::config;
-use crate::ipc::control::{self, Answer, ExecReport, Request};
+use crate::ipc::control;
 use crate::show::settings::class_of;
 
 /// How often the classes are looked at, and whether the orderer answers.
@@ -206,8 +207,8 @@ impl Supervisor {
             held: self.shared.told(),
         };
         let namespace = control::namespace().ok()?;
-        let request = Request::Exec(report);
-        match control::ask(&self.source.runtime_dir, namespace, request) {
+        let question = Question::Exec(report);
+        match control::ask(&self.source.runtime_dir, namespace, &question) {
             Ok(Some(Answer::Exec { classes })) => classes.into_iter().map(class_of).collect(),
             _ => None,
         }

@@ -23,11 +23,22 @@ impl WakeConnection {
     /// Connects to a listening socket with this address.
     pub fn open(listener: SocketAddr) -> std::io::Result<WakeConnection> {
         let stream = TcpStream::connect_timeout(&reachable(listener), PATIENCE)?;
+        let connection = WakeConnection::of(stream)?;
+        // For servers with TCP_DEFER_ACCEPT; nobody reads it.
+        let _ = std::io::Write::write(&mut &connection.stream, b"\n");
+        Ok(connection)
+    }
+
+    /// The one whose client's end this is.
+    pub fn of(stream: TcpStream) -> std::io::Result<WakeConnection> {
         reset_on_close(stream.as_fd());
         let address = canonical(stream.local_addr()?);
-        // For servers with TCP_DEFER_ACCEPT; nobody reads it.
-        let _ = std::io::Write::write(&mut &stream, b"\n");
         Ok(WakeConnection { stream, address })
+    }
+
+    /// Whether this is the client's end of one to a listening socket with this address.
+    pub fn leads_to(stream: &TcpStream, listener: SocketAddr) -> bool {
+        stream.peer_addr().map(canonical).ok() == Some(reachable(listener))
     }
 
     /// Whether this is the server's side of it.

@@ -4,7 +4,11 @@ use std::path::{Path, PathBuf};
 
 use weir_config::{Config, parse};
 
+use super::file::read_text;
 use crate::failure::{Code, Failure, Result};
+
+/// Bytes of a config file at most: twice what the most classes of all need.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// Reads and checks a config file.
 ///
@@ -29,7 +33,7 @@ impl Source {
     /// # Errors
     /// It cannot be read; exit code 2.
     pub fn read(file: &Path) -> Result<Source> {
-        let text = std::fs::read_to_string(file).map_err(|error| {
+        let text = read_text(file, MOST_BYTES).map_err(|error| {
             let hint = "`weir check --example` prints a config file to start from";
             let message = format!("cannot read {}: {error}", file.display());
             let mut failure = Failure::failed(message, hint);

@@ -1,100 +1,25 @@
 //! What `weir doctor` advises, as a pure function of what it saw.
 
-use serde::Serialize;
-use weir_config::SynCookies;
+use weir_config::{SynCookies, SynFilter};
 use weir_core::suggest::SMALL_BACKLOG;
 
+use crate::failure::Cause;
+use crate::host::chains::Chain;
 use crate::host::ports::Ports;
+use crate::host::vrf;
+use crate::show::describe;
 
-/// How a finding is to be taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum State {
-    /// As it should be.
-    Ok,
-    /// Works, but something should be changed or known.
-    Warn,
-    /// Does not work here.
-    No,
-}
+mod finding;
+mod queues;
+mod socket;
 
-impl State {
-    /// Its word in tables.
-    pub fn word(self) -> &'static str {
-        match self {
-            State::Ok => "ok",
-            State::Warn => "warn",
-            State::No => "no",
-        }
-    }
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// The setting or object.
-    pub name: String,
-    /// How it is to be taken.
-    pub state: State,
-    /// What was found, and what follows from it.
-    pub text: String,
-    /// What to do; empty if nothing.
-    pub hint: String,
-    /// What the name ends with, where several objects are looked at in the same way.
-    #[serde(skip)]
-    pub object: Option<Object>,
-}
-
-/// One of several objects of a kind.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Object {
-    /// Its own name.
-    pub name: String,
-    /// What it is one of, in the plural: `interfaces`, `sockets`.
-    pub kind: &'static str,
-}
-
-impl Finding {
-    /// Whether the two differ in their objects at most.
-    fn same_but_for_object(&self, other: &Finding) -> bool {
-        let kind = |finding: &Finding| finding.object.as_ref().map(|object| object.kind);
-        (self.state, &self.text, &self.hint, kind(self))
-            == (other.state, &other.text, &other.hint, kind(other))
-            && self.topic() == other.topic()
-    }
-
-    /// The name without the object at its end.
-    fn topic(&self) -> &str {
-        let object = self.object.as_ref().map_or("", |object| &object.name);
-        self.name.strip_suffix(object).unwrap_or(&self.name)
-    }
-
-    /// The name of a row that stands for so many findings like this one.
-    pub fn name_for(&self, count: usize) -> String {
-        match &self.object {
-            Some(object) if count > 1 => format!("{}{count} {}", self.topic(), object.kind),
-            _ => self.name.clone(),
-        }
-    }
-}
-
-/// Puts findings together that differ in their objects only; in the order of the first of each.
-pub fn fold(findings: &[Finding]) -> Vec<Vec<&Finding>> {
-    let mut folded: Vec<Vec<&Finding>> = Vec::new();
-    for finding in findings {
-        match folded
-            .iter_mut()
-            .find(|like| like[0].same_but_for_object(finding))
-        {
-            Some(like) => like.push(finding),
-            None => folded.push(vec![finding]),
-        }
-    }
-    folded
-}
+pub use finding::{Finding, Object, State, fold};
+use finding::{finding, finding_about};
+use queues::{full_queue, long_queue};
+pub use socket::{Guarded, Passage, Queue, Socket};
 
 /// What was seen on this machine; `None` is what could not be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
     /// `net.ipv4.tcp_syncookies`.
     pub syn_cookies: Option<u32>,
@@ -104,18 +29,22 @@ pub struct Facts {
     pub netdev_max_backlog: Option<u32>,
     /// `net.ipv4.tcp_abort_on_overflow`.
     pub abort_on_overflow: Option<u32>,
-    /// Conntrack follows the connections of this network namespace.
-    pub conntrack: bool,
+    /// What could drop a SYN behind weir.
+    pub syn_filters: Vec<SynFilter>,
     /// Packets that the CPUs' receive queues have dropped since boot, over all CPUs.
     pub receive_drops: Option<u64>,
     /// CPUs that are online.
     pub cpus: usize,
     /// Interfaces of real devices with their receive queues.
     pub receivers: Vec<Receiver>,
+    /// What a packet meets on each interface before netfilter.
+    pub chains: Vec<Chain>,
     /// Ends of veth pairs whose other end has no XDP program.
     pub lonely_veths: Vec<String>,
     /// `net.ipv4.tcp_tw_reuse`.
     pub tw_reuse: Option<u32>,
+    /// `net.ipv4.tcp_timestamps`, without which no port in TIME-WAIT is taken again.
+    pub timestamps: Option<u32>,
     /// `net.ipv4.tcp_rfc1337`.
     pub rfc1337: Option<u32>,
     /// Local ports that connect() chooses from; 0: not known.
@@ -137,42 +66,23 @@ pub struct Receiver {
     pub rps: bool,
 }
 
-/// A listening socket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Socket {
-    /// Local address and port.
-    pub address: String,
-    /// The backlog in force.
-    pub limit: u32,
-    /// The name of the process that has it; `None` while not known.
-    pub server: Option<String>,
-    /// An MPTCP listener.
-    pub mptcp: bool,
-}
-
-impl Socket {
-    fn object(&self) -> Object {
-        Object {
-            name: self.address.clone(),
-            kind: "sockets",
-        }
-    }
-}
-
-/// Everything there is to say about the machine.
+/// Everything there is to say about the machine: first what loses connections now, last what would be better, and is not the
+/// trouble of this moment.
 pub fn advise(facts: &Facts) -> Vec<Finding> {
-    let mut findings = vec![syn_cookies(facts)];
+    let sockets = facts.sockets.as_deref().unwrap_or_default();
+    let full = sockets.iter().filter_map(full_queue);
+    let mut findings: Vec<Finding> = full.chain(sockets.iter().filter_map(long_queue)).collect();
+    findings.push(syn_cookies(facts));
     findings.extend(facts.abort_on_overflow.map(abort_on_overflow));
-    findings.extend(facts.conntrack.then(conntrack));
+    findings.extend(packet_filters(&facts.syn_filters));
     findings.extend(facts.rfc1337.filter(|set| *set != 0).map(rfc1337));
-    findings.push(receive_queues(facts));
     findings.extend(
         facts
             .receivers
             .iter()
             .map(|receiver| steering(receiver, facts)),
     );
-    findings.extend(facts.lonely_veths.iter().map(|veth| xdp_on_veth(veth)));
+    findings.extend(facts.chains.iter().filter_map(programs));
     findings.extend(
         facts
             .ports
@@ -182,42 +92,28 @@ pub fn advise(facts: &Facts) -> Vec<Finding> {
     match &facts.sockets {
         Ok(sockets) => {
             findings.push(somaxconn(facts));
-            findings.extend(sockets.iter().filter_map(|socket| backlog(socket, facts)));
             findings.extend(sockets.iter().filter(|socket| socket.mptcp).map(mptcp));
+            findings.extend(sockets.iter().filter_map(in_vrf));
+            findings.extend(sockets.iter().filter_map(without_priority));
         }
         Err(cause) => findings.push(Finding {
             name: "listening sockets".into(),
             state: State::Warn,
             text: format!("not read: {cause}"),
             hint: "run it as root; the guard's own programs read them".into(),
+            queue: None,
             object: None,
         }),
     }
+    // Of a queue in trouble it is said already that more places would not help.
+    let (idle, busy): (Vec<_>, Vec<_>) = sockets.iter().partition(|socket| socket.is_idle());
+    let busy = busy
+        .into_iter()
+        .filter(|socket| full_queue(socket).is_none() && long_queue(socket).is_none());
+    findings.extend(busy.chain(idle).filter_map(|socket| backlog(socket, facts)));
+    findings.push(receive_queues(facts));
+    findings.extend(facts.lonely_veths.iter().map(|veth| xdp_on_veth(veth)));
     findings
-}
-
-fn finding(name: &str, state: State, text: impl Into<String>, hint: impl Into<String>) -> Finding {
-    Finding {
-        name: name.to_owned(),
-        state,
-        text: text.into(),
-        hint: hint.into(),
-        object: None,
-    }
-}
-
-/// A finding about one of several objects of a kind: `backlog of` a socket.
-fn finding_about(
-    what: &str,
-    object: Object,
-    state: State,
-    text: impl Into<String>,
-    hint: impl Into<String>,
-) -> Finding {
-    Finding {
-        object: Some(object.clone()),
-        ..finding(&format!("{what} {}", object.name), state, text, hint)
-    }
 }
 
 fn interface(name: &str) -> Object {
@@ -273,14 +169,22 @@ fn abort_on_overflow(value: u32) -> Finding {
     }
 }
 
-fn conntrack() -> Finding {
-    finding(
-        "conntrack",
-        State::Ok,
-        "in use: rules follow connections here and may want to see each SYN, so weir leaves SYN cookies to the \
-         kernel: reserv does so in a SYN flood, and no-syn-drop works as abort",
-        "",
-    )
+/// Some are missed without root: nothing is said of what cannot be read.
+fn packet_filters(filters: &[SynFilter]) -> Option<Finding> {
+    let names: Vec<String> = filters.iter().map(ToString::to_string).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    (!names.is_empty()).then(|| {
+        finding(
+            "packet filters",
+            State::Ok,
+            format!(
+                "could drop a SYN behind weir, so it leaves SYN cookies to the kernel (reserv does so in a SYN flood, \
+                 no-syn-drop works as abort): {}",
+                describe::examples(&names)
+            ),
+            "",
+        )
+    })
 }
 
 fn rfc1337(value: u32) -> Finding {
@@ -358,6 +262,23 @@ fn steering(receiver: &Receiver, facts: &Facts) -> Finding {
     finding(State::Ok, format!("{queues} receive queues"), "")
 }
 
+/// The programs and filters of an interface in their order, where weir stands, and who stands before it.
+fn programs(chain: &Chain) -> Option<Finding> {
+    let line = chain.line()?;
+    let (state, hint) = match chain.before_weir() {
+        [] => (State::Ok, String::new()),
+        [first, ..] => (
+            State::Warn,
+            format!(
+                "weir sees only what {} hands on (TCX_NEXT); `weir reload`, or weir started anew, goes first again",
+                first.name
+            ),
+        ),
+    };
+    let object = interface(&chain.interface);
+    Some(finding_about("programs on", object, state, line, hint))
+}
+
 fn xdp_on_veth(veth: &str) -> Finding {
     finding_about(
         "XDP front on",
@@ -370,6 +291,18 @@ fn xdp_on_veth(veth: &str) -> Finding {
     )
 }
 
+/// Whether connect() takes ports in TIME-WAIT to this server again, after a second.
+fn takes_time_wait_again(ports: &Ports, facts: &Facts) -> bool {
+    let is_loopback = ports.from.is_loopback() && ports.to.ip().is_loopback();
+    let is_set = match facts.tw_reuse {
+        Some(1) => true,
+        // Its default: where both ends are on the loopback.
+        Some(2) => is_loopback,
+        _ => false,
+    };
+    is_set && facts.timestamps != Some(0)
+}
+
 /// A client that closes first keeps each port for 60 s.
 fn local_ports(ports: &Ports, facts: &Facts) -> Option<Finding> {
     let Ports {
@@ -378,7 +311,10 @@ fn local_ports(ports: &Ports, facts: &Facts) -> Option<Finding> {
         taken,
         time_wait,
     } = ports;
-    if *time_wait < facts.local_ports / 2 || facts.local_ports == 0 {
+    let reuses = takes_time_wait_again(ports, facts);
+    let (held, open) = (*taken, taken - time_wait);
+    let unusable = if reuses { open } else { held };
+    if unusable < facts.local_ports / 2 || facts.local_ports == 0 {
         return None;
     }
     let object = Object {
@@ -390,14 +326,14 @@ fn local_ports(ports: &Ports, facts: &Facts) -> Option<Finding> {
          EADDRNOTAVAIL once all are",
         facts.local_ports
     );
-    let hint = match facts.tw_reuse {
-        Some(1) => {
-            "keep connections open, or let the server close first; more source addresses or a wider \
-             ip_local_port_range: docs/timewait.md"
+    let hint = match reuses || *time_wait < open {
+        true => {
+            "more source addresses (`source` of a [[proxy]]) or a wider net.ipv4.ip_local_port_range, or fewer connections \
+             at once: docs/timewait.md"
         }
-        _ => {
-            "net.ipv4.tcp_tw_reuse = 1 lets connect() take ports in TIME-WAIT again, which is safe with timestamps; \
-             docs/timewait.md compares the ways"
+        false => {
+            "net.ipv4.tcp_tw_reuse = 1 lets connect() take ports in TIME-WAIT again, which is safe with timestamps \
+             (net.ipv4.tcp_timestamps = 1); docs/timewait.md compares the ways"
         }
     };
     Some(finding_about(
@@ -518,236 +454,22 @@ fn mptcp(socket: &Socket) -> Finding {
     )
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn healthy() -> Facts {
-        Facts {
-            syn_cookies: Some(1),
-            somaxconn: Some(4096),
-            netdev_max_backlog: Some(1000),
-            abort_on_overflow: Some(0),
-            conntrack: false,
-            receive_drops: Some(0),
-            cpus: 2,
-            receivers: vec![Receiver {
-                interface: "eth0".into(),
-                queues: 2,
-                rps: false,
-            }],
-            lonely_veths: Vec::new(),
-            tw_reuse: Some(2),
-            rfc1337: Some(0),
-            local_ports: 28_232,
-            ports: vec![ports(14_000)],
-            sockets: Ok(vec![Socket {
-                address: "0.0.0.0:80".into(),
-                limit: 511,
-                server: None,
-                mptcp: false,
-            }]),
-        }
-    }
-
-    fn ports(time_wait: u32) -> Ports {
-        Ports {
-            from: "10.0.0.1".parse().unwrap(),
-            to: "10.0.0.5:8080".parse().unwrap(),
-            taken: time_wait + 20,
-            time_wait,
-        }
-    }
-
-    /// Names of the findings that are not ok.
-    fn complaints(facts: &Facts) -> Vec<String> {
-        let findings = advise(facts);
-        let bad = findings
-            .into_iter()
-            .filter(|finding| finding.state != State::Ok);
-        bad.inspect(|finding| assert!(!finding.hint.is_empty(), "{finding:?}"))
-            .map(|finding| finding.name)
-            .collect()
-    }
-
-    fn sockets(limit: u32, mptcp: bool) -> Facts {
-        let socket = Socket {
-            address: "0.0.0.0:80".into(),
-            limit,
-            server: None,
-            mptcp,
-        };
-        Facts {
-            sockets: Ok(vec![socket]),
-            ..healthy()
-        }
-    }
-
-    #[test]
-    fn a_healthy_machine_has_no_complaint() {
-        assert_eq!(complaints(&healthy()), Vec::<String>::new());
-    }
-
-    #[test]
-    fn each_ailment_is_named_once() {
-        let one = |interface: &str, rps| {
-            let receiver = Receiver {
-                interface: interface.into(),
-                queues: 1,
-                rps,
-            };
-            Facts {
-                receivers: vec![receiver],
-                ..healthy()
-            }
-        };
-        let cases = [
-            (
-                Facts {
-                    syn_cookies: Some(0),
-                    ..healthy()
-                },
-                "tcp_syncookies",
-            ),
-            (
-                Facts {
-                    syn_cookies: Some(2),
-                    ..healthy()
-                },
-                "tcp_syncookies",
-            ),
-            (
-                Facts {
-                    syn_cookies: None,
-                    ..healthy()
-                },
-                "tcp_syncookies",
-            ),
-            (
-                Facts {
-                    abort_on_overflow: Some(1),
-                    ..healthy()
-                },
-                "tcp_abort_on_overflow",
-            ),
-            (
-                Facts {
-                    receive_drops: Some(7),
-                    ..healthy()
-                },
-                "netdev_max_backlog",
-            ),
-            (
-                Facts {
-                    somaxconn: Some(128),
-                    ..healthy()
-                },
-                "somaxconn",
-            ),
-            (one("eth0", false), "receive steering of eth0"),
-            (
-                Facts {
-                    lonely_veths: vec!["veth0".into()],
-                    ..healthy()
-                },
-                "XDP front on veth0",
-            ),
-            (
-                Facts {
-                    ports: vec![ports(14_116)],
-                    ..healthy()
-                },
-                "local ports to 10.0.0.5:8080",
-            ),
-            (
-                Facts {
-                    ports: vec![ports(28_000)],
-                    tw_reuse: Some(1),
-                    ..healthy()
-                },
-                "local ports to 10.0.0.5:8080",
-            ),
-            (sockets(128, false), "backlog of 0.0.0.0:80"),
-            (sockets(511, true), "MPTCP on 0.0.0.0:80"),
-            (
-                Facts {
-                    sockets: Err("no right".into()),
-                    ..healthy()
-                },
-                "listening sockets",
-            ),
-        ];
-        for (facts, name) in cases {
-            assert_eq!(complaints(&facts), [name]);
-        }
-        assert!(complaints(&one("eth0", true)).is_empty());
-        assert!(
-            complaints(&Facts {
-                cpus: 1,
-                ..one("eth0", false)
-            })
-            .is_empty()
-        );
-    }
-
-    #[test]
-    fn findings_that_differ_in_their_objects_only_become_one_row() {
-        let veths: Vec<String> = (0..9).map(|i| format!("veth{i}")).collect();
-        let facts = Facts {
-            lonely_veths: veths.clone(),
-            ..sockets(128, true)
-        };
-        let findings = advise(&facts);
-        let rows = fold(&findings);
-        assert_eq!(rows.iter().map(Vec::len).sum::<usize>(), findings.len());
-        let folded: Vec<_> = rows.iter().filter(|row| row.len() > 1).collect();
-        assert_eq!(folded.len(), 1);
-        assert_eq!(folded[0][0].name_for(9), "XDP front on 9 interfaces");
-        let objects: Vec<_> = folded[0]
-            .iter()
-            .filter_map(|f| f.object.as_ref())
-            .map(|object| object.name.clone())
-            .collect();
-        assert_eq!(objects, veths);
-    }
-
-    #[test]
-    fn a_finding_about_one_object_keeps_its_name() {
-        let findings = advise(&sockets(128, false));
-        let names: Vec<String> = fold(&findings)
-            .iter()
-            .map(|row| row[0].name_for(row.len()))
-            .collect();
-        assert!(
-            names.contains(&"backlog of 0.0.0.0:80".to_owned()),
-            "{names:?}"
-        );
-    }
-
-    #[test]
-    fn a_backlog_cut_by_somaxconn_is_told_apart() {
-        let cut = Facts {
-            somaxconn: Some(128),
-            ..sockets(128, false)
-        };
-        let hint = |facts: &Facts| advise(facts).pop().unwrap().hint;
-        assert!(hint(&cut).starts_with("sysctl -w net.core.somaxconn=4096"));
-        assert!(hint(&sockets(128, false)).contains("backlog=4096"));
-    }
-
-    #[test]
-    fn the_hint_about_a_small_backlog_is_for_the_server_that_has_it() {
-        let hint = |server| small_backlog(128, Some(4096), Some(server)).unwrap().hint;
-        for (server, words) in [
-            ("nginx", "`listen 80 backlog=4096;`"),
-            ("apache2", "`ListenBacklog 4096`"),
-            ("httpd", "`ListenBacklog 4096`"),
-            ("haproxy", "`backlog 4096`"),
-            ("node", "backlog: 4096"),
-            ("myserver", "Go takes net.core.somaxconn"),
-        ] {
-            assert!(hint(server).contains(words), "{server}: {}", hint(server));
-        }
-        assert_eq!(small_backlog(SMALL_BACKLOG, Some(4096), None), None);
-    }
+fn in_vrf(socket: &Socket) -> Option<Finding> {
+    let Cause { message, hint } = vrf::cause(socket.vrf.as_ref()?);
+    let object = socket.object();
+    Some(finding_about("VRF of", object, State::Warn, message, hint))
 }
+
+fn without_priority(socket: &Socket) -> Option<Finding> {
+    let because = socket.guarded.as_ref()?.fifo_because.as_ref()?;
+    Some(finding_about(
+        "priority at",
+        socket.object(),
+        State::Warn,
+        format!("the server accepts in the kernel's order (fifo), not by priority: {because}"),
+        "`weir exec` orders the queue of a server without parking its connections",
+    ))
+}
+
+#[cfg(test)]
+mod tests;

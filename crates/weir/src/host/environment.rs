@@ -4,19 +4,19 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
-use weir_config::{Environment, SynCookies, fit};
+use weir_config::{Environment, SynCookies, SynFilter, fit};
 use weir_core::listener::Listener;
 
 use crate::failure::{Code, Failure, Result};
 
-/// What this kernel and this network namespace allow now.
-pub fn read() -> Environment {
+/// What this kernel and this network namespace allow now. `syn_filter`: see [`crate::host::filters`].
+pub fn read(syn_filter: Option<SynFilter>) -> Environment {
     // A kernel built without CONFIG_SYN_COOKIES has no such file.
     let syn_cookies = sysctl("net/ipv4/tcp_syncookies").unwrap_or(0);
     Environment {
         syn_cookies: SynCookies::from_sysctl(syn_cookies).unwrap_or(SynCookies::Always),
         bpf_cookies: weir_kernel::has_cookie_kfunc(),
-        conntrack: weir_kernel::conntrack_follows(),
+        syn_filter,
     }
 }
 
@@ -24,7 +24,7 @@ pub fn read() -> Environment {
 ///
 /// # Errors
 /// One is not; exit code 3.
-pub fn check_fit(environment: Environment, listeners: &[Listener]) -> Result<()> {
+pub fn check_fit(environment: &Environment, listeners: &[Listener]) -> Result<()> {
     for listener in listeners {
         fit(listener, environment).map_err(|fault| {
             Failure::fault(

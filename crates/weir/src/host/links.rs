@@ -15,6 +15,8 @@ use crate::failure::{Failure, Result};
 
 /// RTMGRP_LINK of linux/rtnetlink.h: links that appear, change and disappear.
 const LINK_GROUP: u32 = 1;
+/// RTMGRP_TC: qdiscs, classes and filters likewise.
+const TC_GROUP: u32 = 8;
 /// Dumps that a change of the links may interrupt before it is an error.
 const DUMP_ATTEMPTS: usize = 10;
 
@@ -31,6 +33,10 @@ pub struct Link {
     pub loopback: bool,
     /// A port of a bridge, bond, team or the like: its master hands the traffic to the stack.
     pub port: bool,
+    /// The index of its master: that of a port, or a VRF.
+    pub master: Option<u32>,
+    /// A VRF: a routing domain whose interfaces have it as their master.
+    pub vrf: bool,
     /// An intermediate functional block: what is redirected into it passes its queueing discipline, and goes on where it
     /// was.
     pub ifb: bool,
@@ -161,16 +167,17 @@ pub fn remove(index: u32) -> io::Result<()> {
 
 /// `None` for a link without a name, which the kernel does not send.
 fn read_link(message: &LinkMessage) -> Option<Link> {
-    let (mut name, mut has_master, mut vrf_port) = (None, false, false);
-    let (mut ifb, mut veth, mut vlan) = (false, false, false);
+    let (mut name, mut master, mut receives) = (None, None, false);
+    let (mut ifb, mut veth, mut vlan, mut vrf) = (false, false, false, false);
     let (mut other_end, mut netns) = (None, None);
     let (mut group, mut mtu) = (0, 0);
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(text) => name = Some(text.clone()),
-            LinkAttribute::Controller(index) => has_master = *index != 0,
+            LinkAttribute::Controller(index) => master = Some(*index).filter(|index| *index != 0),
             LinkAttribute::LinkInfo(infos) => {
-                vrf_port = infos.contains(&LinkInfo::PortKind(InfoPortKind::Vrf));
+                receives = infos.iter().any(receives_for_itself);
+                vrf = infos.contains(&LinkInfo::Kind(InfoKind::Vrf));
                 veth = infos.contains(&LinkInfo::Kind(InfoKind::Veth));
                 ifb = infos.contains(&LinkInfo::Kind(InfoKind::Ifb));
                 vlan = infos.contains(&LinkInfo::Kind(InfoKind::Vlan));
@@ -187,8 +194,9 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
         name: name?,
         up: message.header.flags.contains(LinkFlags::Up),
         loopback: message.header.flags.contains(LinkFlags::Loopback),
-        // A VRF is routing only: packets are still received on its ports.
-        port: has_master && !vrf_port,
+        port: master.is_some() && !receives,
+        master,
+        vrf,
         ifb,
         packet_bytes: mtu + link_header_bytes(message.header.link_layer_type),
         group,
@@ -197,6 +205,16 @@ fn read_link(message: &LinkMessage) -> Option<Link> {
             .map(|index| Peer { index, netns }),
         vlan_of: other_end.filter(|_| vlan && netns.is_none()),
     })
+}
+
+/// Of an interface that has a master: a VRF is routing only, and batman-adv takes the frames of its own protocol. All other
+/// packets are still received on the interface.
+fn receives_for_itself(info: &LinkInfo) -> bool {
+    match info {
+        LinkInfo::PortKind(InfoPortKind::Vrf) => true,
+        LinkInfo::PortKind(InfoPortKind::Other(kind)) => kind == "batadv",
+        _ => false,
+    }
 }
 
 /// What an interface of this kind puts before its packets: an Ethernet header, or nothing, as PPP and tunnels.
@@ -218,9 +236,21 @@ impl LinkWatch {
     /// # Errors
     /// No netlink socket.
     pub fn new() -> Result<LinkWatch> {
+        LinkWatch::of(LINK_GROUP)
+    }
+
+    /// The same for qdiscs and filters.
+    ///
+    /// # Errors
+    /// No netlink socket.
+    pub fn of_qdiscs() -> Result<LinkWatch> {
+        LinkWatch::of(TC_GROUP)
+    }
+
+    fn of(group: u32) -> Result<LinkWatch> {
         let open = || -> io::Result<Socket> {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
-            socket.bind(&SocketAddr::new(0, LINK_GROUP))?;
+            socket.bind(&SocketAddr::new(0, group))?;
             socket.set_non_blocking(true)?;
             Ok(socket)
         };
@@ -266,6 +296,8 @@ pub mod fake {
             up: true,
             loopback: name == "lo",
             port: false,
+            master: None,
+            vrf: false,
             ifb: false,
             packet_bytes: 1514,
             group: 0,
@@ -303,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ports_of_a_vrf_still_receive_for_themselves() {
+    fn only_interfaces_in_a_vrf_or_a_mesh_still_receive_for_themselves() {
         let port = |kind| {
             let mut message = LinkMessage::default();
             message.attributes = vec![
@@ -311,13 +343,16 @@ mod tests {
                 LinkAttribute::Controller(7),
                 LinkAttribute::LinkInfo(vec![LinkInfo::PortKind(kind)]),
             ];
-            read_link(&message).unwrap().port
+            let link = read_link(&message).unwrap();
+            assert_eq!(link.master, Some(7));
+            link.port
         };
         assert!(port(InfoPortKind::Bridge));
         assert!(port(InfoPortKind::Bond));
         assert!(port(InfoPortKind::Team));
         assert!(port(InfoPortKind::Other("openvswitch".into())));
         assert!(!port(InfoPortKind::Vrf));
+        assert!(!port(InfoPortKind::Other("batadv".into())));
     }
 
     /// One of this kind whose link is number 7, in another namespace if an id is given.

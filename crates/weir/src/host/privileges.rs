@@ -11,7 +11,8 @@ pub use weir_kernel::privileges::Beside;
 use weir_kernel::privileges::{self, Capability, keep_only};
 
 use Capability::{
-    Bpf, Chown, DacOverride, DacReadSearch, NetAdmin, NetBindService, Perfmon, SysNice, SysPtrace,
+    Bpf, Chown, DacOverride, DacReadSearch, NetAdmin, NetBindService, Perfmon, SysAdmin, SysNice,
+    SysPtrace,
 };
 
 /// Of the guard, as in packaging/weir.service, which says what each is for. A reload may need any of them.
@@ -26,9 +27,17 @@ const GUARD: [Capability; 8] = [
     SysNice,
 ];
 
-/// In the guard's first thread, before it starts others.
-pub fn keep_those_of_guard(api: Option<&ApiSettings>, events: Option<&EventsSettings>) {
+/// In the guard's first thread, before it starts others. `elsewhere`: it guards in other network namespaces too, now or
+/// after a reload.
+pub fn keep_those_of_guard(
+    elsewhere: bool,
+    api: Option<&ApiSettings>,
+    events: Option<&EventsSettings>,
+) {
     let mut kept = GUARD.to_vec();
+    if elsewhere {
+        kept.push(SysAdmin);
+    }
     if api.is_some_and(is_in_foreign_folder) || events.is_some_and(are_in_foreign_file) {
         kept.push(DacOverride);
     }

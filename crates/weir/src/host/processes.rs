@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Ticks of a second in /proc: the same on every machine that Linux runs on but Alpha.
+const USER_HZ: u64 = 100;
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// Its id.
     pub pid: u32,
-    /// Its name, of at most 15 bytes.
+    /// Its name, of at most 15 bytes, [made printable](printable).
     pub comm: String,
     /// The id of its container, shortened as container tools do; `None` if it is in none that weir recognizes.
     pub container: Option<String>,
@@ -18,15 +22,29 @@ pub struct Process {
 impl Process {
     /// The process of this id; `None` if it has ended.
     pub fn of(pid: u32) -> Option<Process> {
-        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let comm = text(read("comm")?);
         Some(Process {
             pid,
-            comm: read("comm")?.trim().to_owned(),
-            container: read("cgroup").as_deref().and_then(container),
+            comm: printable(comm.strip_suffix('\n').unwrap_or(&comm)),
+            container: read("cgroup").map(text).as_deref().and_then(container),
         })
     }
 
-    /// The arguments that it was started with, as far as this process may see them.
+    /// When it was started, to a hundredth of a second; `None` if /proc does not say.
+    pub fn started(&self) -> Option<SystemTime> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        // The name in parentheses may hold anything; starttime is the 20th word behind it (proc(5)).
+        let (_, behind) = stat.rsplit_once(')')?;
+        let ticks: u64 = behind.split_whitespace().nth(19)?.parse().ok()?;
+        let boot = fs::read_to_string("/proc/stat").ok()?;
+        let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?;
+        let since_boot = Duration::from_millis(ticks * 1000 / USER_HZ);
+        Some(UNIX_EPOCH + Duration::from_secs(boot.trim().parse().ok()?) + since_boot)
+    }
+
+    /// The arguments that it was started with, as far as this process may see them, as they are: to be compared or parsed.
     pub fn arguments(&self) -> Vec<String> {
         let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let words = line.split(|byte| *byte == 0);
@@ -34,6 +52,23 @@ impl Process {
             .map(|word| String::from_utf8_lossy(word).into_owned())
             .collect()
     }
+}
+
+/// What anybody on this machine may have chosen, such as the name of a process, as text that does nothing to a terminal or
+/// a log: characters that control one are escaped (`\u{1b}`), also those that turn the direction of what follows.
+pub fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char.is_control() || turns_direction(char) {
+            true => shown.extend(char.escape_unicode()),
+            false => shown.push(char),
+        }
+    }
+    shown
+}
+
+fn turns_direction(char: char) -> bool {
+    matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The ids of all processes that this one sees, the lowest first.
@@ -53,16 +88,20 @@ pub fn owners(sockets: &BTreeSet<u64>) -> BTreeMap<u64, Process> {
         if owners.len() == sockets.len() {
             break;
         }
-        let descriptors = entries(Path::new(&format!("/proc/{pid}/fd")));
-        let targets = descriptors.filter_map(|path| fs::read_link(path).ok());
-        let its: BTreeSet<u64> = targets.filter_map(|target| socket_inode(&target)).collect();
-        for inode in its.intersection(sockets) {
+        for inode in sockets_of(pid).intersection(sockets) {
             if let Some(process) = Process::of(pid) {
                 owners.entry(*inode).or_insert(process);
             }
         }
     }
     owners
+}
+
+/// The sockets that a process has open, by their inode numbers.
+pub fn sockets_of(pid: u32) -> BTreeSet<u64> {
+    let descriptors = entries(Path::new(&format!("/proc/{pid}/fd")));
+    let targets = descriptors.filter_map(|path| fs::read_link(path).ok());
+    targets.filter_map(|target| socket_inode(&target)).collect()
 }
 
 /// The inode number of a descriptor's target `socket:[4711]`.
@@ -92,6 +131,26 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+
+    /// prctl(PR_SET_NAME) takes any bytes, and anybody may call it.
+    #[test]
+    fn a_name_that_controls_a_terminal_is_shown_and_does_not() {
+        let name = std::thread::spawn(|| {
+            let thread = nix::unistd::gettid();
+            fs::write("/proc/thread-self/comm", b"\x1b]0;pwn\x07\xff").unwrap();
+            Process::of(thread.as_raw().unsigned_abs()).unwrap().comm
+        });
+        assert_eq!(name.join().unwrap(), "\\u{1b}]0;pwn\\u{7}\u{fffd}");
+        assert_eq!(printable("nginx: Prüfer"), "nginx: Prüfer");
+        assert_eq!(printable("a\u{202e}b\u{9b}"), "a\\u{202e}b\\u{9b}");
+    }
+
+    #[test]
+    fn this_process_was_started_a_little_while_ago() {
+        let own = Process::of(std::process::id()).unwrap();
+        let ago = own.started().unwrap().elapsed().unwrap_or_default();
+        assert!(ago < Duration::from_secs(3600), "{ago:?}");
+    }
 
     #[test]
     fn a_container_is_known_by_the_id_in_its_cgroup() {

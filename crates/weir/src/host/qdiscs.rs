@@ -16,7 +16,7 @@ use netlink_packet_route::tc::{
 };
 use weir_kernel::shape::qdisc::Counts;
 
-use super::netlink::exchange;
+use super::netlink::{TRIES, exchange};
 
 /// TCA_OPTIONS of linux/rtnetlink.h.
 const TCA_OPTIONS: u16 = 2;
@@ -226,6 +226,36 @@ fn redirects_to(attribute: &TcAttribute) -> Option<u32> {
     mirrors.next().map(|mirror| mirror.ifindex)
 }
 
+/// The filters of an interface at clsact or ingress, by priority: each one's name (BPF) or its kind; none without such a
+/// qdisc.
+///
+/// # Errors
+/// The kernel's.
+pub fn filter_names(index: u32) -> io::Result<Vec<(u16, String)>> {
+    let mut message = TcMessage::with_index(index as i32);
+    message.header.parent = TcHandle::from(INGRESS);
+    let mut names = Vec::new();
+    for message in dump(RouteNetlinkMessage::GetTrafficFilter(message))? {
+        let RouteNetlinkMessage::NewTrafficFilter(message) = message else {
+            continue;
+        };
+        let priority = (message.header.info >> 16) as u16;
+        let kind = message.attributes.iter().find_map(|one| match one {
+            TcAttribute::Kind(kind) => Some(kind.clone()),
+            _ => None,
+        });
+        // Tables of u32, and what a filter of the same kind and priority adds, are no further ones to a reader.
+        if let Some(name) = classifier_name(&message).or(kind)
+            && names.last() != Some(&(priority, name.clone()))
+        {
+            names.push((priority, name));
+        }
+    }
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
 /// Removes an interface's filters of this priority.
 ///
 /// # Errors
@@ -289,8 +319,15 @@ fn classifier_name(message: &TcMessage) -> Option<String> {
     })
 }
 
+/// All of one moment: one that is missing would be taken for none.
 fn dump(request: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-    Ok(exchange(NLM_F_DUMP, request)?.messages)
+    for _ in 0..TRIES {
+        let answers = exchange(NLM_F_DUMP, request.clone())?;
+        if answers.whole {
+            return Ok(answers.messages);
+        }
+    }
+    Err(io::ErrorKind::Interrupted.into())
 }
 
 fn create(request: RouteNetlinkMessage) -> io::Result<()> {

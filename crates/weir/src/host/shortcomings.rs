@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use weir_core::listener::Listener;
+use weir_core::units::count;
 use weir_kernel::ListenSocket;
 
 use crate::host::diagnosis::small_backlog;
 use crate::host::environment::sysctl;
 use crate::host::namespaces::{self, Space};
 use crate::host::processes::{Process, owners};
+use crate::host::published::{DOCKER_PROXY, Proxy};
 use crate::host::sockets::is_served;
 
 /// Warnings of one kind that are printed; the others are counted.
 const SHOWN: usize = 5;
-/// What Docker starts for a port that it publishes.
-const DOCKER_PROXY: &str = "docker-proxy";
 
 /// Of the sockets that serve the listeners: small backlogs, and sockets that get no connection because Docker
 /// publishes their port.
@@ -33,11 +33,11 @@ fn of(sockets: &[&ListenSocket]) -> Vec<String> {
     let owners = owners(&inodes);
     let mut warnings = small(sockets, &owners, sysctl("net/core/somaxconn"));
     let proxies = owners.values().filter(|own| own.comm == DOCKER_PROXY);
-    let published = proxies.filter_map(|own| Published::of(&own.arguments()));
-    let published: BTreeSet<Published> = published.collect();
+    let published = proxies.filter_map(|own| Proxy::of(&own.arguments()));
+    let published: BTreeSet<Proxy> = published.collect();
     if !published.is_empty() {
         let spaces = namespaces::others();
-        warnings.extend(published.iter().map(|published| published.warning(&spaces)));
+        warnings.extend(published.iter().map(|one| warning(one, &spaces)));
     }
     warnings
 }
@@ -62,48 +62,28 @@ fn small(
     if more > 0 {
         warnings.truncate(SHOWN);
         warnings.push(format!(
-            "{more} more backlogs are small; `weir doctor` names them"
+            "{} too small; `weir doctor` names all",
+            count(more, "more backlog")
         ));
     }
     warnings
 }
 
-/// A port that Docker publishes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Published {
-    port: String,
-    container_ip: String,
-    container_port: u16,
-}
-
-impl Published {
-    /// Reads the arguments of docker-proxy.
-    fn of(arguments: &[String]) -> Option<Published> {
-        let after = |flag: &str| {
-            let at = arguments.iter().position(|word| word == flag)?;
-            arguments.get(at + 1).cloned()
-        };
-        Some(Published {
-            port: after("-host-port")?,
-            container_ip: after("-container-ip")?,
-            container_port: after("-container-port")?.parse().ok()?,
-        })
-    }
-
-    fn warning(&self, spaces: &[Space]) -> String {
-        let Published {
-            port,
-            container_ip: ip,
-            container_port,
-        } = self;
-        let container = spaces.iter().find(|space| space.has_address(ip));
-        let enter = container.map_or("nsenter -t PID --net".to_owned(), Space::enter);
-        format!(
-            "Docker publishes port {port}: connections from outside go to {ip}:{container_port} and never to this \
-             socket, so this protects nothing of them\n  \
-             hint: protect the container: `{enter} weir protect {container_port}`"
-        )
-    }
+fn warning(published: &Proxy, spaces: &[Space]) -> String {
+    let Proxy {
+        port, container, ..
+    } = published;
+    let inside = container.port();
+    let has = |space: &&Space| space.has_address(container.ip());
+    let command = spaces.iter().find(has).map_or_else(
+        || format!("weir protect {inside} --where container:NAME"),
+        |space| space.protect(inside),
+    );
+    format!(
+        "Docker publishes port {port}: connections from outside go to {container} and never to this socket, so this \
+         protects nothing of them\n  \
+         hint: protect the container: `{command}`"
+    )
 }
 
 #[cfg(test)]
@@ -146,12 +126,12 @@ mod tests {
         let line = "/usr/bin/docker-proxy -proto tcp -host-ip 0.0.0.0 -host-port 8080 \
                     -container-ip 192.0.2.7 -container-port 80";
         let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        let warning = Published::of(&arguments).unwrap().warning(&[]);
+        let warning = warning(&Proxy::of(&arguments).unwrap(), &[]);
         assert!(
             warning.starts_with("Docker publishes port 8080: "),
             "{warning}"
         );
-        let hint = "`nsenter -t PID --net weir protect 80`";
+        let hint = "`weir protect 80 --where container:NAME`";
         assert!(warning.ends_with(hint), "{warning}");
     }
 }

@@ -1,6 +1,5 @@
 //! The API: HTTP and JSON on a Unix socket, for operators and for the servers themselves (docs/api.md).
 
-mod access;
 mod routes;
 
 use std::fs::Permissions;
@@ -18,10 +17,9 @@ use crate::ipc::call::Line;
 use crate::ipc::http::{Endpoint, Limits, Listener};
 use crate::ipc::socket_file::SocketFile;
 
-pub use access::{check, owners, users_of};
-#[cfg(feature = "fuzzing")]
-pub use routes::settings;
 pub use routes::watched;
+#[cfg(feature = "fuzzing")]
+pub use routes::{keys, named};
 
 /// Clients without rights share the connections with root.
 const LIMITS: Limits = Limits {

@@ -1,109 +1,37 @@
-//! A request over HTTP on its way to the service's thread, and the answer on its way back.
+//! A question over HTTP on its way to the service's thread, and the answer on its way back.
 //!
 //! The threads that speak HTTP know nothing of weir: each request becomes a [`Job`] in one bounded queue, an
 //! eventfd wakes the service's thread, and that thread answers between its other work. So one thread makes all
 //! changes, one after the other, and a client that is slow to send or to read delays only clients of its endpoint.
 
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use axum::body::Bytes;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use serde_json::{Map, Value};
 use tokio::sync::oneshot;
+use weir_api::{Answer, Question};
 
 use crate::failure::{Failure, Result};
-use crate::ipc::peer::Peer;
+use crate::ipc::peer::Asker;
 
 /// Requests that wait for the service's thread; the next ones are refused (503). More than the endpoints have
 /// connections.
 const WAITING: usize = 1024;
 
-/// What a client asks for.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Call {
-    /// The report of `weir status`.
-    Status,
-    /// Every listener.
-    Listeners,
-    /// One listener.
-    Listener(String),
-    /// Every proxy.
-    Proxies,
-    /// One proxy.
-    Proxy(String),
-    /// Every class, `other` too.
-    Classes,
-    /// One class.
-    Class(String),
-    /// The controller.
-    Controller,
-    /// The events after the one with this number, so many at most.
-    Events(u64, usize),
-    /// The sources that are refused most.
-    Sources,
-    /// Why an address was refused.
-    Why(IpAddr),
-    /// Settings that fit what the listeners have gone through, in so many seconds at least.
-    Suggestions(Option<u64>),
-    /// All figures as OpenMetrics text.
-    Metrics,
-    /// A change of the classes.
-    Change(Change),
-}
-
-/// A change of the classes. The settings are the keys of `[[class]]`, as JSON.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Change {
-    /// A new class.
-    Add(Map<String, Value>),
-    /// A class, new or in place of the one of this name.
-    Put(String, Map<String, Value>),
-    /// Some settings of a class.
-    Set(String, Map<String, Value>),
-    /// A class is to go.
-    Remove(String),
-}
-
-impl Change {
-    /// The class that is to change, for the log.
-    pub fn class(&self) -> String {
-        let name = match self {
-            Change::Add(settings) => settings.get("name").and_then(Value::as_str),
-            Change::Put(name, _) | Change::Set(name, _) | Change::Remove(name) => {
-                Some(name.as_str())
-            }
-        };
-        name.map_or("a class".to_owned(), |name| format!("class {name:?}"))
-    }
-}
-
-/// An answer, or why there is none.
-#[derive(Debug)]
-pub enum Reply {
-    /// 200, or 201 for something new.
-    Json(u16, Value),
-    /// 200, OpenMetrics text.
-    Text(Bytes),
-    /// The HTTP status, and the failure.
-    Refused(u16, Failure),
-}
-
 /// A request that waits for the service's thread.
 pub struct Job {
-    /// What the client asks for.
-    pub call: Call,
+    /// What the client asks.
+    pub question: Question,
     /// The client.
-    pub peer: Peer,
-    reply: oneshot::Sender<Reply>,
+    pub asker: Asker,
+    answer: oneshot::Sender<Result<Answer>>,
 }
 
 impl Job {
     /// Answers. Nothing happens if the client has gone.
-    pub fn reply(self, reply: Reply) {
-        let _ = self.reply.send(reply);
+    pub fn answer(self, answer: Result<Answer>) {
+        let _ = self.answer.send(answer);
     }
 }
 
@@ -157,11 +85,20 @@ pub struct Line {
 
 impl Line {
     /// Queues a request. The receiver fails if the service has gone. `None`: the queue is full.
-    pub fn send(&self, peer: Peer, call: Call) -> Option<oneshot::Receiver<Reply>> {
-        let (reply, answer) = oneshot::channel();
-        self.jobs.try_send(Job { call, peer, reply }).ok()?;
+    pub fn send(
+        &self,
+        asker: Asker,
+        question: Question,
+    ) -> Option<oneshot::Receiver<Result<Answer>>> {
+        let (answer, answered) = oneshot::channel();
+        let job = Job {
+            question,
+            asker,
+            answer,
+        };
+        self.jobs.try_send(job).ok()?;
         // The counter of an eventfd cannot be full: the queue is bounded.
         let _ = self.waker.write(1);
-        Some(answer)
+        Some(answered)
     }
 }

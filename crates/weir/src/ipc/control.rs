@@ -3,13 +3,12 @@
 //! In the runtime directory each namespace has a lock file and a socket, named after its inode
 //! number. The lock makes "one weir per namespace" free of races, and the kernel gives it back when
 //! the process dies; whoever holds it may remove a dead process's socket. A request is one line of
-//! JSON, the answer another. The socket's permissions (0600) let root only in.
+//! JSON, the answer another. The socket's permissions (0600) let its owner and root
+//! in only.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
@@ -19,13 +18,13 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{MsgFlags, getsockopt, sockopt::PeerCredentials};
-use serde::{Deserialize, Serialize};
-use weir_config::Given;
+use serde::Deserialize;
+use weir_api::{Answer, Question};
 
-use crate::failure::{Cause, Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::host::lock::{self, NotTaken};
 use crate::ipc::control_listener::ControlListener;
-use crate::ipc::peer::Peer;
+use crate::ipc::peer::{Asker, Peer};
 use crate::ipc::socket_file::{SocketFile, remove_dead};
 use crate::ipc::socket_note;
 
@@ -42,205 +41,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// until its last socket is closed.
 const LOCKED_FOR_A_LOOK: Duration = Duration::from_millis(200);
 
-/// What can be asked of the running process.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "command")]
-pub enum Request {
-    /// The report of `weir status`.
-    Status,
-    /// The events after the one with this number.
-    Events {
-        /// The number; 0: all that are kept.
-        after: u64,
-        /// So many at most.
-        most: usize,
-    },
-    /// Why an address was refused.
-    Why {
-        /// The address.
-        address: IpAddr,
-    },
-    /// The sources that are refused most.
-    Sources,
-    /// Settings that fit what the listeners have gone through.
-    Suggest {
-        /// In so many seconds at least; `None`: as many as are usual.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        least_s: Option<u64>,
-    },
-    /// Read the config file again.
-    Reload {
-        /// For so many seconds; then what was in force before comes back, unless another reload confirms it. `None`:
-        /// for good.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        confirm_s: Option<u64>,
-    },
-    /// The config file that is in force, as it was read.
-    Config,
-    /// Take all protection off and exit.
-    Detach,
-    /// Change the classes in force, or only list them.
-    Class(ClassChange),
-    /// From `weir exec --order exact`, now and then: for which sockets it answers accept().
-    Exec(ExecReport),
-    /// To a process of proxies: hand the listening sockets over, which follow the answer.
-    HandOver,
-    /// After [`Request::HandOver`]: the successor accepts; accept no more, serve to the end, exit.
-    Retire,
-}
-
-/// A server whose accept() calls are answered.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExecReport {
-    /// Its process.
-    pub server: u32,
-    /// Inodes of its listening sockets, with how many connections are held for each.
-    pub held: Vec<(u64, u32)>,
-}
-
-/// What is to become of a class. Keys are those of `[[class]]`, with values as in the file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "action")]
-pub enum ClassChange {
-    /// Nothing.
-    List,
-    /// Add one.
-    Add {
-        /// Its name.
-        name: String,
-        /// Its other keys.
-        keys: BTreeMap<String, Given>,
-    },
-    /// Change these keys; the others keep their values.
-    Set {
-        /// Its name.
-        name: String,
-        /// The keys.
-        keys: BTreeMap<String, Given>,
-    },
-    /// Remove it.
-    Remove {
-        /// Its name.
-        name: String,
-    },
-}
-
-impl ClassChange {
-    /// The class that is to change; `None`: none is.
-    pub fn class(&self) -> Option<&str> {
-        match self {
-            ClassChange::List => None,
-            ClassChange::Add { name, .. }
-            | ClassChange::Set { name, .. }
-            | ClassChange::Remove { name } => Some(name),
-        }
-    }
-}
-
-impl fmt::Display for ClassChange {
-    /// As it was asked for: `class set gold rate=300`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (action, name, keys) = match self {
-            ClassChange::List => return f.write_str("class list"),
-            ClassChange::Add { name, keys } => ("add", name, Some(keys)),
-            ClassChange::Set { name, keys } => ("set", name, Some(keys)),
-            ClassChange::Remove { name } => ("remove", name, None),
-        };
-        write!(f, "class {action} {name}")?;
-        for (key, given) in keys.into_iter().flatten() {
-            write!(f, " {key}={given}")?;
-        }
-        Ok(())
-    }
-}
-
-/// What it answers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Answer {
-    /// To [`Request::Status`].
-    Status(Box<weir_api::Status>),
-    /// To [`Request::Events`].
-    Events(Box<weir_api::Events>),
-    /// To [`Request::Why`].
-    Why(Box<weir_api::Why>),
-    /// To [`Request::Sources`].
-    Sources(Box<weir_api::TopSources>),
-    /// To [`Request::Suggest`].
-    Suggestions(Box<weir_api::Suggestions>),
-    /// To [`Request::Reload`]: what is in force now.
-    Reloaded {
-        /// Listeners of the file.
-        listeners: usize,
-        /// Destinations.
-        #[serde(default)]
-        destinations: usize,
-        /// Proxies.
-        #[serde(default)]
-        proxies: usize,
-        /// The listeners among them that are not in force, with the reason.
-        #[serde(default)]
-        not_in_force: Vec<Cause>,
-        /// What is hardly meant in the file, and what is in force otherwise than asked.
-        warnings: Vec<String>,
-        /// As asked for in the request.
-        #[serde(default)]
-        confirm_s: Option<u64>,
-    },
-    /// To [`Request::Config`].
-    Config {
-        /// The file; `None`: the process has flags only.
-        file: Option<PathBuf>,
-        /// What stood there when it was read.
-        text: String,
-        /// The classes in force that `weir class` and the API can change, with all of their keys; `None`: there are none
-        /// such, or an older weir does not say.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        classes: Option<Vec<serde_json::Map<String, serde_json::Value>>>,
-    },
-    /// To [`Request::Class`]: the classes in force, `other` last.
-    Classes {
-        /// The config file, in which a change stands only if somebody writes it there.
-        config: Option<String>,
-        /// The classes.
-        classes: Vec<weir_api::Class>,
-    },
-    /// To [`Request::Exec`]: the keys of every class in force, without `other`; null where one has no value.
-    Exec {
-        /// By key.
-        classes: Vec<serde_json::Map<String, serde_json::Value>>,
-    },
-    /// To [`Request::Detach`], once nothing is attached any more.
-    Detached {
-        /// The process, which exits now.
-        pid: u32,
-    },
-    /// To [`Request::HandOver`]; so many sockets of each follow, in this order.
-    HandedOver(Vec<HandedOver>),
-    /// To [`Request::Retire`].
-    Retired {
-        /// The process, which serves its clients to the end.
-        pid: u32,
-    },
-    /// Nothing has changed.
-    Error(Failure),
-}
-
-/// The sockets of one proxy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HandedOver {
-    /// Where its settings say that it listens; port 0 is any.
-    pub listen: SocketAddr,
-    /// How many they are.
-    pub sockets: usize,
-    /// What is known of the names of its backends: the successor has them before its first look-up.
-    #[serde(default)]
-    pub addresses: BTreeMap<String, Vec<IpAddr>>,
-}
-
-/// The answer is to no such request: that of another version.
+/// The answer is to no such question: that of another version.
 pub fn another_answer() -> Failure {
-    Failure::failed("the running weir gave another answer", "")
+    let hint = "is it of another version? restart it";
+    Failure::failed("the running weir gave another answer", hint)
 }
 
 /// Inode number of the network namespace of this process.
@@ -328,36 +132,30 @@ pub fn guarded(dir: &Path) -> Vec<u64> {
 /// A control socket.
 pub trait ControlSocket: AsFd {
     /// As [`next_client`].
-    fn next(&self) -> Option<(Request, Client)>;
+    fn next(&self) -> Option<(Question, Client)>;
 }
 
 impl ControlSocket for Claim {
-    fn next(&self) -> Option<(Request, Client)> {
+    fn next(&self) -> Option<(Question, Client)> {
         next_client(&self.listener)
     }
 }
 
 /// A client that has asked, with its request; `None` if none is or it asked nonsense (which
 /// then has been answered).
-pub fn next_client(listener: &ControlListener) -> Option<(Request, Client)> {
+pub fn next_client(listener: &ControlListener) -> Option<(Question, Client)> {
     let stream = listener.next(|| {
         let hint = "LimitNOFILE= of the service or `ulimit -n` gives it more";
-        line(&Answer::Error(Failure::failed(
-            "weir has no descriptor left",
-            hint,
-        )))
+        line(&Err(Failure::failed("weir has no descriptor left", hint)))
     })?;
     let client = Client { stream };
-    match client.request() {
-        Ok(request) => {
-            tracing::debug!("{request:?} asked for by {}", client.peer());
-            Some((request, client))
-        }
+    match client.question() {
+        Ok(question) => Some((question, client)),
         Err(error) => {
-            tracing::warn!("control socket: request of {}: {error}", client.peer());
+            tracing::warn!("control socket: request of {}: {error}", client.asker());
             let hint = "requests are one line, for example {\"command\":\"status\"}";
             let message = format!("the request cannot be read: {error}");
-            client.answer(&Answer::Error(Failure::usage(message, hint)));
+            client.answer(&Err(Failure::usage(message, hint)));
             None
         }
     }
@@ -446,11 +244,11 @@ impl Client {
         Client { stream }
     }
 
-    /// Its request. A client that was answered may send another one.
+    /// What it asks. A client that was answered may ask again.
     ///
     /// # Errors
     /// It is gone, slow, or asks nonsense.
-    pub fn request(&self) -> io::Result<Request> {
+    pub fn question(&self) -> io::Result<Question> {
         self.stream.set_nonblocking(false)?;
         self.stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
         self.stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
@@ -461,17 +259,17 @@ impl Client {
     }
 
     /// Who it is, by the kernel.
-    pub fn peer(&self) -> Peer {
+    pub fn asker(&self) -> Asker {
         let credentials = getsockopt(&self.stream, PeerCredentials).ok();
-        Peer {
+        Asker::Control(Peer {
             uid: credentials.map_or(u32::MAX, |peer| peer.uid()),
             // 0: of a namespace that this one does not see.
             pid: credentials.map(|peer| peer.pid()).filter(|pid| *pid > 0),
-        }
+        })
     }
 
     /// Answers; a client that has gone is only logged.
-    pub fn answer(&self, answer: &Answer) {
+    pub fn answer(&self, answer: &Result<Answer>) {
         if let Err(error) = (&self.stream).write_all(line(answer).as_bytes()) {
             tracing::debug!("control socket: the client has gone: {error}");
         }
@@ -484,20 +282,50 @@ impl AsFd for Client {
     }
 }
 
-fn line(answer: &Answer) -> String {
-    serde_json::to_string(answer).expect("answers are JSON") + "\n"
+fn line(answer: &Result<Answer>) -> String {
+    let line = match answer {
+        Ok(answer) => serde_json::to_string(answer),
+        Err(error) => serde_json::to_string(&serde_json::json!({ "error": error })),
+    };
+    line.expect("answers are JSON") + "\n"
+}
+
+/// What stands in a line.
+///
+/// # Errors
+/// Nothing that this version knows.
+pub fn read(line: &str) -> serde_json::Result<Result<Answer>> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Refused {
+        error: Failure,
+    }
+    match serde_json::from_str::<Refused>(line) {
+        Ok(refused) => Ok(Err(refused.error)),
+        Err(_) => serde_json::from_str(line).map(Ok),
+    }
 }
 
 /// Asks the weir of a namespace; `None` if there is none.
 ///
 /// # Errors
 /// No right to ask it, no answer, or its own error.
-pub fn ask(dir: &Path, namespace: u64, request: Request) -> Result<Option<Answer>> {
-    let path = socket_path(dir, namespace);
-    let Some(stream) = connect(&path)? else {
-        return Ok(None);
-    };
-    ask_on(&stream, &path, request).map(Some)
+pub fn ask<T: TryFrom<Answer>>(
+    dir: &Path,
+    namespace: u64,
+    question: &Question,
+) -> Result<Option<T>> {
+    ask_at(&socket_path(dir, namespace), question)
+}
+
+/// Asks the process whose control socket this is; `None` if nobody listens there any more.
+///
+/// # Errors
+/// As of [`ask`].
+pub fn ask_at<T: TryFrom<Answer>>(path: &Path, question: &Question) -> Result<Option<T>> {
+    let stream = connect(path)?;
+    let ask = |stream| ask_on(&stream, path, question);
+    stream.map(ask).transpose()
 }
 
 /// Connects to the control socket of a process; `None` if there is none.
@@ -531,15 +359,19 @@ pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
 ///
 /// # Errors
 /// No answer, or the other side's error.
-pub fn ask_on(stream: &UnixStream, path: &Path, request: Request) -> Result<Answer> {
-    let line = exchange(stream, request).map_err(|error| {
+pub fn ask_on<T: TryFrom<Answer>>(
+    stream: &UnixStream,
+    path: &Path,
+    question: &Question,
+) -> Result<T> {
+    let line = exchange(stream, question).map_err(|error| {
         let message = format!("no answer on {}: {error}", path.display());
         Failure::failed(
             message,
             "is the process stopped? its pid is in the .lock file beside it",
         )
     })?;
-    let answer = serde_json::from_str(&line).map_err(|error| {
+    let answer = read(&line).map_err(|error| {
         let message = format!(
             "the answer on {} is not understood: {error}",
             path.display()
@@ -549,10 +381,7 @@ pub fn ask_on(stream: &UnixStream, path: &Path, request: Request) -> Result<Answ
             "is the running weir of another version? restart it",
         )
     })?;
-    match answer {
-        Answer::Error(failure) => Err(failure),
-        answer => Ok(answer),
-    }
+    T::try_from(answer?).map_err(|_| another_answer())
 }
 
 /// Removes what a killed process has left, if there is anything and nobody holds the namespace.
@@ -577,9 +406,9 @@ pub fn sweep(dir: &Path, namespace: u64) -> Result<()> {
     Ok(())
 }
 
-fn exchange(mut stream: &UnixStream, request: Request) -> io::Result<String> {
+fn exchange(mut stream: &UnixStream, question: &Question) -> io::Result<String> {
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    let mut line = serde_json::to_string(&request).expect("requests are JSON");
+    let mut line = serde_json::to_string(question).expect("questions are JSON");
     line.push('\n');
     stream.write_all(line.as_bytes())?;
     let answer = read_line(stream, ANSWER_BYTES)?;
@@ -619,16 +448,17 @@ fn read_line(stream: &UnixStream, most: u64) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
-    use std::os::unix::net::UnixListener;
+
+    use weir_api::{Reloaded, Status};
 
     use super::*;
-    use crate::ipc::socket_file::tests::Dir;
+    use crate::ipc::socket_file::tests::{Dir, leave_dead};
 
-    fn serve_one(claim: &Claim, answer: &Answer) -> Request {
+    fn serve_one(claim: &Claim, answer: &Result<Answer>) -> Question {
         loop {
-            if let Some((request, client)) = claim.next() {
+            if let Some((question, client)) = claim.next() {
                 client.answer(answer);
-                return request;
+                return question;
             }
             std::thread::yield_now();
         }
@@ -667,11 +497,12 @@ mod tests {
         let dir = Dir::new("stale");
         drop(Claim::take(&dir.0, 1).unwrap());
         assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 0);
-        drop(UnixListener::bind(socket_path(&dir.0, 1)).unwrap());
+        leave_dead(&socket_path(&dir.0, 1));
         std::fs::write(lock_path(&dir.0, 1), "4194304").unwrap();
         drop(Claim::take(&dir.0, 1).unwrap());
-        drop(UnixListener::bind(socket_path(&dir.0, 1)).unwrap());
-        assert_eq!(ask(&dir.0, 1, Request::Status).unwrap(), None);
+        leave_dead(&socket_path(&dir.0, 1));
+        let status = ask::<Answer>(&dir.0, 1, &Question::Status);
+        assert_eq!(status.unwrap(), None);
         sweep(&dir.0, 1).unwrap();
         assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 0);
     }
@@ -688,40 +519,27 @@ mod tests {
     fn requests_are_answered_and_errors_arrive_with_their_exit_code() {
         let dir = Dir::new("ask");
         let claim = Claim::take(&dir.0, 1).unwrap();
+        let bad = || Failure::usage("bad file", "mend it");
         let answers = [
-            Answer::Detached { pid: 7 },
-            Answer::Error(Failure::usage("bad file", "mend it")),
+            Ok(Answer::Detached { pid: 7 }),
+            Err(bad()),
+            Ok(Answer::Classes(Vec::new())),
+        ];
+        let questions = [
+            Question::Detach,
+            Question::Reload { confirm_s: None },
+            Question::Status,
         ];
         std::thread::scope(|scope| {
             let server = scope.spawn(move || answers.map(|answer| serve_one(&claim, &answer)));
-            let ok = ask(&dir.0, 1, Request::Detach);
+            let ok = ask(&dir.0, 1, &questions[0]);
             assert_eq!(ok, Ok(Some(Answer::Detached { pid: 7 })));
-            let error = ask(&dir.0, 1, Request::Reload { confirm_s: None });
-            assert_eq!(error, Err(Failure::usage("bad file", "mend it")));
-            assert_eq!(
-                server.join().unwrap(),
-                [Request::Detach, Request::Reload { confirm_s: None }]
-            );
+            let error = ask::<Reloaded>(&dir.0, 1, &questions[1]);
+            assert_eq!(error, Err(bad()));
+            let another = ask::<Status>(&dir.0, 1, &questions[2]);
+            assert_eq!(another, Err(another_answer()));
+            assert_eq!(server.join().unwrap(), questions);
         });
-    }
-
-    #[test]
-    fn a_change_is_told_as_it_was_asked_for() {
-        let keys = [
-            (
-                "from",
-                Given::List(vec!["10.1.0.0/16".into(), "10.2.0.1".into()]),
-            ),
-            ("rate", Given::Number(0.5)),
-            ("to_port", Given::Number(8080.0)),
-            ("burst", Given::Text("none".into())),
-        ];
-        let keys = keys.map(|(key, given)| (key.to_owned(), given)).into();
-        let name = "gold".to_owned();
-        assert_eq!(
-            ClassChange::Set { name, keys }.to_string(),
-            "class set gold burst=none from=10.1.0.0/16,10.2.0.1 rate=0.5 to_port=8080"
-        );
     }
 
     #[test]

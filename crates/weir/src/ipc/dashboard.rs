@@ -11,21 +11,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use serde_json::{Value, json};
+use axum::{Json, Router};
 use tokio::task::spawn_blocking;
+use weir_api::{Question, Status};
 
 use crate::failure::{Failure, Result};
 use crate::ipc::api::watched;
-use crate::ipc::call::{Call, Line, Reply};
+use crate::ipc::call::Line;
 use crate::ipc::http::{Endpoint, Limits, Listener};
-use crate::ipc::peer::Peer;
-use crate::ipc::reply::reply;
+use crate::ipc::peer::Asker;
+use crate::ipc::reply::{Refused, ask};
 
 pub use access::Token;
 
@@ -92,30 +92,21 @@ fn router(token: Option<Token>, line: Line, others: Others) -> Router {
 }
 
 /// The report of this process, with the proxies of all others as `weir status` has them.
-async fn status(State((line, others)): State<(Line, Others)>) -> Response {
-    let own = reply(&line, Peer::UNKNOWN, Call::Status).await;
-    let Reply::Json(code, mut status) = own else {
-        return own.into_response();
-    };
+async fn status(
+    State((line, others)): State<(Line, Others)>,
+) -> std::result::Result<Json<Status>, Refused> {
+    let mut status: Status = ask(&line, Asker::Tcp, Question::Status).await?;
     let others = spawn_blocking(move || (others.0)()).await;
     let (proxies, silent) = match others {
         Ok(Ok(answers)) => answers,
         Ok(Err(failure)) => (Vec::new(), vec![failure]),
         Err(error) => (Vec::new(), vec![Failure::failed(error.to_string(), "")]),
     };
-    let silent = silent.iter().map(|failure| json!(failure.to_string()));
-    extend(&mut status["warnings"], silent);
-    extend(
-        &mut status["proxies"],
-        proxies.iter().map(|proxy| json!(proxy)),
-    );
-    Reply::Json(code, status).into_response()
-}
-
-fn extend(list: &mut Value, more: impl Iterator<Item = Value>) {
-    if let Value::Array(list) = list {
-        list.extend(more);
-    }
+    status
+        .warnings
+        .extend(silent.iter().map(ToString::to_string));
+    status.proxies.extend(proxies);
+    Ok(Json(status))
 }
 
 async fn unknown() -> Response {

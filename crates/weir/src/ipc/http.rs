@@ -29,7 +29,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::failure::{Failure, Result};
 use crate::host::privileges;
-use crate::ipc::peer::Peer;
+use crate::ipc::peer::{Asker, Peer};
 
 /// Bytes of a request's head at most, and of its body at a time: hyper's least.
 const BUFFER_BYTES: usize = 8 * 1024;
@@ -146,28 +146,28 @@ async fn serve(listener: Listener, router: Router, limits: Limits) -> io::Result
         Listener::Unix(listener) => {
             let listener = UnixListener::from_std(listener)?;
             let accept = async || listener.accept().await.map(|(stream, _)| stream);
-            accept_all(accept, unix_peer, &router, limits).await
+            accept_all(accept, asker_of, &router, limits).await
         }
         Listener::Tcp(listener) => {
             let listener = TcpListener::from_std(listener)?;
             let accept = async || listener.accept().await.map(|(stream, _)| stream);
-            accept_all(accept, |_: &TcpStream| Peer::UNKNOWN, &router, limits).await
+            accept_all(accept, |_: &TcpStream| Asker::Tcp, &router, limits).await
         }
     }
 }
 
-fn unix_peer(stream: &UnixStream) -> Peer {
+fn asker_of(stream: &UnixStream) -> Asker {
     let peer = stream.peer_cred();
-    peer.map_or(Peer::UNKNOWN, |peer| Peer {
+    Asker::Api(peer.map_or(Peer::UNKNOWN, |peer| Peer {
         uid: peer.uid(),
         pid: peer.pid(),
-    })
+    }))
 }
 
 /// Serves every connection, for ever.
 async fn accept_all<S>(
     accept: impl AsyncFn() -> io::Result<S>,
-    peer_of: impl Fn(&S) -> Peer,
+    asker_of: impl Fn(&S) -> Asker,
     router: &Router,
     limits: Limits,
 ) -> io::Result<()>
@@ -179,9 +179,9 @@ where
         match accept().await {
             Ok(stream) => {
                 connections.make_room(limits.connections);
-                let peer = peer_of(&stream);
+                let asker = asker_of(&stream);
                 let in_service = Arc::<AtomicBool>::default();
-                let one = serve_one(stream, peer, router, limits, Arc::clone(&in_service));
+                let one = serve_one(stream, asker, router, limits, Arc::clone(&in_service));
                 let task = tokio::spawn(one).abort_handle();
                 connections.0.push_back(Connection { task, in_service });
             }
@@ -221,7 +221,7 @@ impl Connections {
 /// Serves one connection to its end.
 fn serve_one<S>(
     stream: S,
-    peer: Peer,
+    asker: Asker,
     router: &Router,
     limits: Limits,
     in_service: Arc<AtomicBool>,
@@ -231,7 +231,7 @@ where
 {
     let router = router
         .clone()
-        .layer(Extension(ConnectInfo(peer)))
+        .layer(Extension(ConnectInfo(asker)))
         .layer(from_fn_with_state(in_service, note_service));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -245,7 +245,7 @@ where
         match timeout(limits.time, connection).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!("HTTP: {error}"),
-            Err(_) => tracing::debug!("HTTP: a connection of {peer} has had its time"),
+            Err(_) => tracing::debug!("HTTP: a connection of {asker} has had its time"),
         }
     }
 }

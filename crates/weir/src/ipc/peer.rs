@@ -1,8 +1,8 @@
-//! The process at the other end of a socket.
+//! Who asks.
 
 use std::fmt;
 
-/// A client, as the kernel names it (SO_PEERCRED). A client over TCP has neither user nor process.
+/// The process at the other end of a Unix socket, as the kernel names it (SO_PEERCRED).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// User; `u32::MAX` if the kernel does not tell.
@@ -19,11 +19,25 @@ impl Peer {
     };
 }
 
-impl fmt::Display for Peer {
+/// Who asks, and by which way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    /// Over the control socket, whose permissions let its owner and root in only.
+    Control(Peer),
+    /// Over the API's socket.
+    Api(Peer),
+    /// Over TCP: neither user nor process is known.
+    Tcp,
+}
+
+impl fmt::Display for Asker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pid {
-            Some(pid) => write!(f, "uid {} (pid {pid})", self.uid),
-            None => write!(f, "uid {}", self.uid),
+        match self {
+            Asker::Control(Peer { uid, pid }) | Asker::Api(Peer { uid, pid }) => match pid {
+                Some(pid) => write!(f, "uid {uid} (pid {pid})"),
+                None => write!(f, "uid {uid}"),
+            },
+            Asker::Tcp => f.write_str("a client over TCP"),
         }
     }
 }

@@ -1,74 +1,64 @@
-//! Replies of the service as HTTP responses.
+//! Questions over HTTP: asked, and refused.
 
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
-use weir_api::metrics::{CLASSIC_TYPE, CONTENT_TYPE, classic};
-use weir_api::{Cause, Problem};
+use weir_api::{Answer, Problem, Question};
 
-use crate::failure::{self, Failure};
-use crate::ipc::call::{Call, Line, Reply};
-use crate::ipc::peer::Peer;
+use crate::failure::{Code, Failure};
+use crate::ipc::call::Line;
+use crate::ipc::control::another_answer;
+use crate::ipc::peer::Asker;
 
 /// The service's thread answers between its other work; a reload is the longest.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has the service's thread answer, and makes a response of it.
-pub async fn ask(line: &Line, peer: Peer, call: Call) -> Response {
-    reply(line, peer, call).await.into_response()
-}
-
 /// Has the service's thread answer.
-pub async fn reply(line: &Line, peer: Peer, call: Call) -> Reply {
-    let answer = match line.send(peer, call) {
+///
+/// # Errors
+/// It refuses, or has no time.
+pub async fn ask<T: TryFrom<Answer>>(
+    line: &Line,
+    asker: Asker,
+    question: Question,
+) -> Result<T, Refused> {
+    let answer = match line.send(asker, question) {
         Some(answer) => timeout(PATIENCE, answer).await.ok().and_then(Result::ok),
         None => None,
     };
-    answer.unwrap_or_else(busy)
+    let answer = answer.ok_or_else(busy)??;
+    T::try_from(answer).map_err(|_| another_answer().into())
 }
 
-impl Reply {
-    /// Metrics in the older text format; all else as it is.
-    pub fn classic(self) -> Response {
-        match self {
-            Reply::Text(text) => {
-                let text = classic(&String::from_utf8_lossy(&text));
-                ([(header::CONTENT_TYPE, CLASSIC_TYPE)], text).into_response()
-            }
-            other => other.into_response(),
-        }
-    }
-}
-
-fn busy() -> Reply {
+fn busy() -> Refused {
     let hint = "ask again in a second";
     let failure = Failure::failed("weir has no time for the API at the moment", hint);
-    Reply::Refused(StatusCode::SERVICE_UNAVAILABLE.as_u16(), failure)
+    Refused(StatusCode::SERVICE_UNAVAILABLE, failure)
 }
 
-impl IntoResponse for Reply {
-    fn into_response(self) -> Response {
-        let status = |code| StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        match self {
-            Reply::Json(code, value) => (status(code), Json(value)).into_response(),
-            Reply::Text(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-            Reply::Refused(code, failure) => {
-                (status(code), Json(problem(&failure))).into_response()
-            }
-        }
+/// What is refused: the HTTP status, and why.
+#[derive(Debug)]
+pub struct Refused(pub StatusCode, pub Failure);
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Refused {
+        let status = match failure.code {
+            Code::Usage => StatusCode::BAD_REQUEST,
+            Code::Denied => StatusCode::FORBIDDEN,
+            Code::Unknown => StatusCode::NOT_FOUND,
+            Code::Conflict => StatusCode::CONFLICT,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Refused(status, failure)
     }
 }
 
-/// A failure as the API has it.
-pub fn problem(failure: &Failure) -> Problem {
-    let cause = |cause: &failure::Cause| Cause {
-        message: cause.message.clone(),
-        hint: cause.hint.clone(),
-    };
-    Problem {
-        causes: failure.causes.iter().map(cause).collect(),
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let Refused(status, Failure { causes, .. }) = self;
+        (status, Json(Problem { causes })).into_response()
     }
 }

@@ -129,6 +129,19 @@ pub(crate) mod tests {
         }
     }
 
+    /// A socket that nobody listens on. It never did: a child that another test starts has all open sockets until it
+    /// executes its program, and would listen in place of who has ended.
+    pub(crate) fn leave_dead(path: &Path) {
+        let server = socket(
+            AddressFamily::Unix,
+            SockType::Stream,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )
+        .unwrap();
+        nix::sys::socket::bind(server.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+    }
+
     #[test]
     fn what_is_no_dead_socket_stays() {
         let dir = Dir::new("socket-stays");
@@ -177,7 +190,7 @@ pub(crate) mod tests {
     fn a_dead_socket_makes_room_and_only_ones_own_goes() {
         let dir = Dir::new("socket-own");
         let path = dir.0.join("socket");
-        drop(UnixListener::bind(&path).unwrap());
+        leave_dead(&path);
         let (first, _listener) = SocketFile::listen(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let (second, _other) = SocketFile::listen(&path).unwrap();

@@ -37,15 +37,16 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
-    use crate::ipc::socket_file::tests::Dir;
+    use crate::ipc::socket_file::tests::{Dir, leave_dead};
 
     #[test]
     fn what_a_note_names_goes_with_it_unless_somebody_listens() {
         let dir = Dir::new("socket-note");
         let note = of(&dir.0.join("net-1.sock"));
-        for (socket, lives) in [(dir.0.join("dead"), false), (dir.0.join("living"), true)] {
-            let listener = UnixListener::bind(&socket).unwrap();
-            let _listener = lives.then_some(listener);
+        let (dead, living) = (dir.0.join("dead"), dir.0.join("living"));
+        leave_dead(&dead);
+        let _listener = UnixListener::bind(&living).unwrap();
+        for (socket, lives) in [(dead, false), (living, true)] {
             write(&note, &socket).unwrap();
             sweep(&note);
             assert_eq!((socket.exists(), note.exists()), (lives, false));

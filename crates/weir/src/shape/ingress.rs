@@ -22,6 +22,8 @@ use crate::host::qdiscs::{self, CLSACT, CLSACT_HANDLE, EGRESS, Filter, INGRESS, 
 /// that what others drop is not queued.
 const WITH_CLSACT: u16 = 0x3e12;
 const ALONE: u16 = 0x3e13;
+/// Priorities of weir's redirects.
+pub const PRIORITIES: [u16; 2] = [WITH_CLSACT, ALONE];
 /// Group of an ifb whose interface had no clsact qdisc before: what stands there without a filter is ours, of a command
 /// that was killed. The ifb comes before it and goes after it.
 const GROUP_WITH_CLSACT: u32 = 0x3e12;

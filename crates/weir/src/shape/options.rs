@@ -1,9 +1,6 @@
 //! Options of the kernel's qdiscs, as linux/pkt_sched.h lays them out. Integers in host order.
 
-use weir_core::aqm::codel::CodelParams;
-use weir_core::aqm::flows::FlowParams;
-use weir_core::aqm::pie::PieParams;
-use weir_core::aqm::sfq::SfqParams;
+use weir_core::aqm::{CodelParams, FlowParams, PieParams, SfqParams};
 
 use crate::host::qdiscs::{attribute, find};
 

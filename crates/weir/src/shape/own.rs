@@ -1,9 +1,7 @@
 //! What the qdisc in BPF is told: the parameters of the model, [`Setup`].
 
-use weir_core::aqm::codel::CodelParams;
 use weir_core::aqm::discipline::DEFAULT_PACKETS;
-use weir_core::aqm::spa::SpaParams;
-use weir_core::aqm::{Discipline, Setup};
+use weir_core::aqm::{CodelParams, Discipline, Setup, SpaParams};
 use weir_kernel::shape::qdisc::{Low, Spec};
 
 /// The qdisc for a link; `None`: it does not have the discipline.

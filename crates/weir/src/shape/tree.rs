@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use weir_core::aqm::codel::CodelParams;
 use weir_core::aqm::discipline::DEFAULT_PACKETS;
-use weir_core::aqm::limit::LimitParams;
-use weir_core::aqm::spa::SpaParams;
-use weir_core::aqm::{Discipline, Setup};
+use weir_core::aqm::{CodelParams, Discipline, LimitParams, Setup, SpaParams};
 
 use super::options::{Htb, codel, fifo, fq_codel, pie, sfq};
 

@@ -108,9 +108,15 @@ fn ms(value: Option<f64>) -> String {
 fn notes(report: &Report) -> String {
     let Counts {
         without_syn,
+        other,
+        copies,
         fragments,
         cut,
         malformed,
+        unknown_link,
+        unknown_blocks,
+        keep_alives,
+        stray,
         judged_early,
         judged_open,
         hosts_forgotten,
@@ -121,10 +127,25 @@ fn notes(report: &Report) -> String {
         .iter()
         .map(|f| f.rtx_of_unknown_delay)
         .sum();
-    let lines: [(u64, &str); 8] = [
+    let lines: [(u64, &str); 14] = [
         (
             without_syn,
             "TCP packets of connections whose SYN is not in the capture",
+        ),
+        (other, "packets that are not TCP over IP"),
+        (
+            copies,
+            "TCP packets that the capture had before, from another interface or a mirror port",
+        ),
+        (unknown_link, "packets of links that weir does not read"),
+        (
+            unknown_blocks,
+            "pcapng blocks of a kind that weir does not know",
+        ),
+        (keep_alives, "keep-alives and window probes (as segments)"),
+        (
+            stray,
+            "TCP packets far from all that their connection has sent (as segments)",
         ),
         (
             report.filtered_not_established,
@@ -159,8 +180,33 @@ fn notes(report: &Report) -> String {
             "{judged_early} connections were judged before the end of the capture, because --max-connections was reached\n"
         );
     }
+    text += &doubts(report);
     if report.flood_filter == FloodFilter::OneDirection {
         text += "one direction only: the SYN-flood filter needs both\n";
+    }
+    text
+}
+
+/// What makes the figures doubtful.
+fn doubts(report: &Report) -> String {
+    let Counts {
+        acks_of_unseen,
+        rtx_at_once,
+        ..
+    } = report.counts;
+    let rtx: u64 = report.directions.iter().map(|f| f.retransmissions).sum();
+    let mut text = String::new();
+    if rtx_at_once > 0 && rtx_at_once * 2 >= rtx {
+        text += &format!(
+            "doubtful: {rtx_at_once} of {rtx} retransmissions come within 1 ms, before a sender knows of a loss: the capture \
+             may have packets more than once. Capture on one interface\n"
+        );
+    }
+    if acks_of_unseen > 0 {
+        text += &format!(
+            "doubtful: {acks_of_unseen} acknowledgements of data that are not in the capture: it has lost packets, or other \
+             packets take another way\n"
+        );
     }
     text
 }
@@ -247,9 +293,10 @@ fn meaning(report: &Report) -> String {
     let waits = figures.mean_rtx_delay_with_syn_loss_ms.unwrap_or(0.0);
     let waits = about_duration(Duration::from_secs_f64(waits / 1000.0));
     let many = count(figures.connections_with_syn_rtx as usize, "connection");
-    let second = match others {
+    let second = match (others, refused(report)) {
         _ if syns < SYNS_MIN => format!("{syns} SYNs are too few to conclude from."),
-        Some(others) if syn <= others * BOTH_WAYS => format!(
+        (_, Some(refused)) => refused,
+        (Some(others), None) if syn <= others * BOTH_WAYS => format!(
             "That is no more than losses in both directions explain; {many} waited {waits} for a retransmission on average."
         ),
         _ => format!(
@@ -258,6 +305,24 @@ fn meaning(report: &Report) -> String {
         ),
     };
     format!("{first}\n{second}")
+}
+
+/// What a capture at the server shows of it: most SYNs and SYN/ACKs came again because it took no connection in.
+fn refused(report: &Report) -> Option<String> {
+    let counts = &report.counts;
+    let (syns, acks) = (counts.syns_unanswered, counts.final_acks_unheeded);
+    let again: u64 = report
+        .directions
+        .iter()
+        .map(|f| f.syn_retransmissions)
+        .sum();
+    let is_at_server = counts.syns_answered_at_once * 2 > counts.syns_answered;
+    (is_at_server && (syns + acks) * 2 > again).then(|| {
+        format!(
+            "{syns} SYNs were here, at the server, and got no answer, and {acks} final ACKs were not heeded: its listen queue was \
+             full, or a firewall there took them. That is no loss on the path; `weir protect` is for the queue."
+        )
+    })
 }
 
 /// The probability that a segment other than a SYN is sent again.

@@ -4,11 +4,13 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use weir_api::LastReload;
 use weir_config::policy_words;
+use weir_core::forecast::{REPEATS, Would};
 use weir_core::listener::{Admit, DEFAULT_INTERVAL, Establish, Front, HalfClose, Listener, Mode};
 use weir_core::overload::{Waits, share};
 use weir_core::rfc3339::Rfc3339;
+pub use weir_core::units::count;
 use weir_core::units::{about_duration, format_duration};
-use weir_core::verdict::{ADMITS, Counters, Verdict};
+use weir_core::verdict::{ADMITS, Counters, SYNS, Verdict};
 use weir_core::word::Word;
 
 /// Names that a line gives before it only counts the rest.
@@ -59,16 +61,6 @@ pub fn examples(names: &[&str]) -> String {
     format!("{} and {rest} more", names[..EXAMPLES].join(", "))
 }
 
-/// `1 listener`, `3 listeners`, `2 proxies`.
-pub fn count(n: usize, thing: &str) -> String {
-    match (n, thing.strip_suffix('y')) {
-        (1, _) => format!("1 {thing}"),
-        (_, Some(stem)) => format!("{n} {stem}ies"),
-        (_, None) if thing.ends_with('s') => format!("{n} {thing}es"),
-        (_, None) => format!("{n} {thing}s"),
-    }
-}
-
 /// `3 listeners` of three, else `1 of 3 listeners`.
 pub fn part(n: usize, of: usize, thing: &str) -> String {
     match n == of {
@@ -92,9 +84,9 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// `admitted 70, refused 30 (30 %), answered 5 with a cookie`; in observe mode what would have been done.
-pub fn totals(mode: Mode, counters: &Counters) -> String {
-    let admitted = admitted(counters);
+/// `admitted 70, refused 30 (30 %), answered 5 with a cookie`; in observe mode what would have been done, of connections that
+/// are each counted once as far as `would` is known.
+pub fn totals(mode: Mode, counters: &Counters, would_do: Option<Would>) -> String {
     let answered = counters.cookies_sent();
     let would = match mode {
         Mode::Enforce => "",
@@ -102,7 +94,18 @@ pub fn totals(mode: Mode, counters: &Counters) -> String {
     };
     // What is reset at its FIN was served before.
     let reset = counters.get(Verdict::FinReset);
-    let refused = counters.refused() - reset;
+    let (admitted, refused) = match would_do {
+        Some(would) => (would.offered.saturating_sub(would.refused), would.refused),
+        None => (admitted(counters), counters.refused() - reset),
+    };
+    let syns: u64 = SYNS.iter().map(|verdict| counters.get(*verdict)).sum();
+    if would_do.is_some_and(|would| would.offered == 0) && syns > 0 {
+        return format!(
+            "would have refused: not known yet: none has been counted since weir observes. Of a queue that is full then it counts from {} on: \
+             until then most SYNs repeat earlier ones",
+            format_duration(REPEATS)
+        );
+    }
     let percent = percent(share(refused, admitted));
     let mut text = format!("admitted {admitted}, {would}refused {refused} ({percent})");
     if answered > 0 {
@@ -112,6 +115,14 @@ pub fn totals(mode: Mode, counters: &Counters) -> String {
         text += &format!(", {would}reset {reset} at the client's FIN");
     }
     text
+}
+
+/// Why the verdicts of observe mode say more than what enforcing would have refused; `None` where they do not.
+pub fn observed_verdicts(counters: &Counters, would_do: Option<Would>) -> Option<&'static str> {
+    let would = would_do?;
+    (counters.refused() > would.refused).then_some(
+        "the verdicts are more: each judges one SYN, repeats too, by the queue as it is, which enforcing would have kept short",
+    )
 }
 
 /// A line that the config file is not in force as it is, and why, after `before`; empty if it is in force.
@@ -186,9 +197,34 @@ mod tests {
         counters.0[Verdict::CookieSentFlood as usize] = 1970;
         counters.0[Verdict::CookieAccepted as usize] = 92;
         assert_eq!(
-            totals(Mode::Enforce, &counters),
+            totals(Mode::Enforce, &counters, None),
             "admitted 176, refused 313 (64 %), answered 1974 with a cookie"
         );
+    }
+
+    #[test]
+    fn of_an_incident_that_weir_comes_into_the_share_is_not_known_at_once_and_verdicts_are_explained()
+     {
+        let mut counters = Counters::default();
+        let would = |offered, refused| Some(Would { offered, refused });
+        let text = |counters: &Counters, would| totals(Mode::Observe, counters, would);
+        let nothing = "admitted 0, would have refused 0 (0 %)";
+        assert_eq!(text(&counters, would(0, 0)), nothing);
+        counters.0[Verdict::SynResetFull as usize] = 9554;
+        assert!(
+            text(&counters, would(0, 0)).contains("it counts from 8s on"),
+            "{}",
+            text(&counters, would(0, 0))
+        );
+        let known = text(&counters, would(3000, 1975));
+        assert_eq!(known, "admitted 1025, would have refused 1975 (66 %)");
+        assert!(observed_verdicts(&counters, would(3000, 1975)).is_some());
+        assert_eq!(
+            observed_verdicts(&counters, None),
+            None,
+            "they are what was done"
+        );
+        assert_eq!(observed_verdicts(&Counters::default(), would(9, 0)), None);
     }
 
     #[test]

@@ -10,10 +10,13 @@ mod shapes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use weir_api::{Listener, Process, Socket, Status};
+use weir_api::{Listener, Process, Socket, Status, Workload};
+use weir_core::forecast::Would;
 use weir_core::listener::Mode;
+use weir_core::overload::turned_away;
 use weir_core::verdict::{Counters, VERDICTS};
 use weir_core::word::Word;
+use weir_core::workload::SHOWN_ID;
 
 pub use classes::class_list;
 pub use shapes::shapes_text;
@@ -22,6 +25,7 @@ use classes::some_classes;
 use destinations::{asked_table, destination_table, listener_timewait_table};
 
 use crate::show::describe;
+use crate::show::residence;
 use crate::show::table::{Align, indent, table};
 
 /// How a status is shown.
@@ -49,10 +53,6 @@ pub fn text(status: &Status, view: &View<'_>) -> String {
 }
 
 fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
-    let names = status
-        .interfaces
-        .iter()
-        .map(|interface| interface.name.as_str());
     let warnings = status.warnings.iter();
     let mut warnings: String = warnings.map(|text| format!("warning: {text}\n")).collect();
     if process.log_lost > 0 {
@@ -69,9 +69,9 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
     text += &match status.listeners.len() {
         0 => format!("has {}\n{warnings}", without_listeners(status)),
         n => format!(
-            "guards {} on {}\n{warnings}\n{}",
+            "guards {}{}\n{warnings}\n{}",
             describe::count(n, "listener"),
-            describe::interfaces(names),
+            on_interfaces(status),
             listener_table(status),
         ),
     };
@@ -99,6 +99,19 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
         text += &format!("\n{}", controller::text(controller, controller::RECENT));
     }
     text
+}
+
+/// Those of weir's own network namespace; all that it guards may be in others.
+fn on_interfaces(status: &Status) -> String {
+    let names = status.interfaces.iter().map(|one| one.name.as_str());
+    let is_elsewhere = |listener: &Listener| {
+        let place = listener.settings.get("where");
+        place.is_some_and(|place| place != "here")
+    };
+    match status.interfaces.is_empty() && status.listeners.iter().all(is_elsewhere) {
+        true => " in other network namespaces".to_owned(),
+        false => format!(" on {}", describe::interfaces(names)),
+    }
 }
 
 /// What a guard without listeners has.
@@ -133,6 +146,7 @@ fn listener_table(status: &Status) -> String {
         if listener.sockets.len() > 1 {
             rows.extend(listener.sockets.iter().map(socket_row));
         }
+        rows.extend(listener.workloads.iter().take(WORKLOADS).map(workload_row));
     }
     table(&head, &rows)
 }
@@ -145,6 +159,14 @@ fn wait(wait_us: Option<u64>) -> String {
     wait_us.map_or("-".to_owned(), |us| {
         weir_core::units::about_duration(Duration::from_micros(us))
     })
+}
+
+/// The wait before a queue of this length; `?` while some wait and weir has not seen yet for how long.
+fn wait_before(length: u32, wait_us: Option<u64>) -> String {
+    match wait_us {
+        None if length > 0 => "?".to_owned(),
+        known => wait(known),
+    }
 }
 
 fn listener_row(listener: &Listener) -> Vec<String> {
@@ -163,15 +185,21 @@ fn listener_row(listener: &Listener) -> Vec<String> {
             "-".into()
         },
         listener.half_open.to_string(),
-        wait(listener.wait_us),
+        wait_before(listener.queue_length, listener.wait_us),
     ]
+}
+
+/// Why a listener is not in force, as weir says or as it always was before it said.
+pub fn not_in_force_because(listener: &Listener) -> &str {
+    let because = listener.not_in_force_because.as_deref();
+    because.unwrap_or("weir is attached to none of its interfaces")
 }
 
 /// Notes and counters, below the table.
 fn details(listener: &Listener, view: &View<'_>) -> String {
     let mut lines = vec![format!("policy: {}", listener.policy)];
     if !listener.in_force {
-        lines.push("not in force: weir is attached to none of its interfaces".to_owned());
+        lines.push(format!("not in force: {}", not_in_force_because(listener)));
     }
     if !listener.listening {
         lines.push("nothing listens there at the moment".to_owned());
@@ -179,6 +207,11 @@ fn details(listener: &Listener, view: &View<'_>) -> String {
     if let (Some(policy), Some(because)) = (&listener.fallback, &listener.fallback_because) {
         lines.push(format!("fallback to {policy}: {because}"));
     }
+    lines.extend(standing_queue(listener));
+    lines.extend(kept(listener));
+    lines.extend(steady(listener));
+    lines.extend(residence::line(listener));
+    lines.extend(residence::inside(listener));
     match (listener.queue_way.as_str(), &listener.queue_way_because) {
         ("parking", because) => lines.push(format!(
             "by priority: {} parked, {} released, {} overtook another{}",
@@ -204,30 +237,162 @@ fn details(listener: &Listener, view: &View<'_>) -> String {
     let counters = verdict_table(&listener.counters, view, before);
     match counters.is_empty() {
         true => lines.push("no verdict yet".to_owned()),
-        false => lines.push(totals(listener)),
+        false => lines.extend(totals(listener)),
     }
     let mut text = format!("\n{}\n", listener.name);
     text += &indent(&lines.join("\n"));
     if !listener.classes.is_empty() {
         text += &indent(&some_classes(&listener.classes, listener.classes_left_out));
     }
+    text += &indent(&workload_table(listener));
     text + &indent(&counters)
 }
 
-/// `admitted 70, refused 30 (30 %)`
-fn totals(listener: &Listener) -> String {
+/// A wait from which on clients repeat what they sent, and many have gone before they are accepted, in µs.
+const LONG_US: u64 = 1_000_000;
+
+/// Who waits already is before everybody whom weir lets in: it refuses until they have been accepted.
+fn standing_queue(listener: &Listener) -> Option<String> {
+    let length = listener.queue_length;
+    if length == 0 || !listener.in_force {
+        return None;
+    }
+    let some = describe::count(length as usize, "connection");
+    let Some(us) = listener.wait_us else {
+        return Some(format!(
+            "wait ?: not known yet; {some} wait, and weir has not seen how fast the server accepts"
+        ));
+    };
+    let is_kept = listener
+        .kept_queue_length
+        .is_some_and(|kept| length <= kept);
+    let is_within = listener
+        .target_in_force_us
+        .is_some_and(|target| us <= target);
+    let by_places = listener
+        .settings
+        .get("admit")
+        .is_some_and(|admit| admit == "queue");
+    let lets_in = is_within || by_places && length < listener.queue_limit;
+    if us < LONG_US || is_kept || lets_in {
+        return None;
+    }
+    let wait = wait(Some(us));
+    Some(match listener.mode.as_str() {
+        "observe" => format!(
+            "{some} wait, for {wait}; enforcing begins to let clients in once these have been accepted, or at once after a restart of \
+             the server, which empties its queue"
+        ),
+        _ => format!(
+            "the queue drains first: {some} wait, which lasts about {wait} at the server's pace. Until then new clients are refused. A \
+             restart of the server empties it at once"
+        ),
+    })
+}
+
+/// What is kept instead of a `target_wait` that a slow server cannot have.
+fn kept(listener: &Listener) -> Option<String> {
+    let (length, wait_us) = listener.kept_queue_length.zip(listener.kept_wait_us)?;
+    let target = listener.settings.get("target_wait")?.as_str()?;
+    Some(format!(
+        "target_wait {target} cannot be kept: the server accepts one connection in {}. {} may wait, {} in all: \
+         with fewer the server would be idle",
+        wait(listener.service_us),
+        describe::count(length as usize, "connection"),
+        wait(Some(wait_us)),
+    ))
+}
+
+/// Who has come in beside the others: a check cannot be told from many clients behind one address.
+fn steady(listener: &Listener) -> Option<String> {
+    let count = listener.counters.get("syn_steady").filter(|n| **n > 0)?;
+    let would_be = match listener.mode.as_str() {
+        "observe" => "would be let in",
+        _ => "let in",
+    };
+    Some(format!(
+        "{} of steady sources {would_be} where others are refused: health checks, or many clients behind one address",
+        describe::count(*count as usize, "SYN"),
+    ))
+}
+
+/// `admitted 70, refused 30 (30 %)`, and why the verdicts below it are more.
+fn totals(listener: &Listener) -> Vec<String> {
+    let counters = counters_of(&listener.counters);
+    let mode = Mode::from_word(&listener.mode).unwrap_or(Mode::Enforce);
+    let would = listener.offered.zip(listener.would_refuse);
+    let would = would.map(|(offered, refused)| Would { offered, refused });
+    let totals = describe::totals(mode, &counters, would);
+    let why = describe::observed_verdicts(&counters, would).map(str::to_owned);
+    [totals].into_iter().chain(why).collect()
+}
+
+fn counters_of(named: &BTreeMap<String, u64>) -> Counters {
     let mut counters = Counters::default();
     for row in &VERDICTS {
-        let count = listener.counters.get(row.name).copied();
+        let count = named.get(row.name).copied();
         counters.0[row.verdict as usize] = count.unwrap_or(0);
     }
-    let mode = Mode::from_word(&listener.mode).unwrap_or(Mode::Enforce);
-    describe::totals(mode, &counters)
+    counters
 }
 
 /// What an operator can do about a server that listens with MPTCP.
 const MPTCP_HINT: &str =
     "  hint: start the server with `weir exec -- SERVER`, or Go with GODEBUG=multipathtcp=0";
+
+/// Workloads of a listener that the table shows.
+const WORKLOADS: usize = 20;
+
+/// What a workload is: `docker 3f2a9c0b3f2a`, `netns blue`, `nginx.service`.
+pub fn workload_kind(workload: &Workload) -> String {
+    match (&workload.runtime, &workload.container_id, &workload.netns) {
+        (Some(runtime), Some(id), _) => format!("{runtime} {}", id.get(..SHOWN_ID).unwrap_or(id)),
+        (_, _, Some(name)) => format!("netns {name}"),
+        _ => workload.unit.clone().unwrap_or_default(),
+    }
+}
+
+fn workload_row(workload: &Workload) -> Vec<String> {
+    let mode = match workload.in_force {
+        true => "",
+        false => "not in force",
+    };
+    let its_queue = match workload.listening {
+        true => queue(workload.queue_length, workload.queue_limit),
+        false => "-".to_owned(),
+    };
+    vec![
+        format!("  {}", workload.name),
+        workload_kind(workload),
+        mode.to_owned(),
+        its_queue,
+        workload.half_open.to_string(),
+        wait_before(workload.queue_length, workload.wait_us),
+    ]
+}
+
+/// What a table of workloads says of each: how many were let in and refused.
+fn workload_table(listener: &Listener) -> String {
+    let head = [
+        ("workload", Align::Left),
+        ("admitted", Align::Right),
+        ("refused", Align::Right),
+    ];
+    let row = |workload: &Workload| {
+        let counters = counters_of(&workload.counters);
+        let refused: u64 = turned_away(&counters).iter().sum();
+        let admitted = describe::admitted(&counters).to_string();
+        vec![workload.name.clone(), admitted, refused.to_string()]
+    };
+    let workloads = listener.workloads.iter();
+    let rows: Vec<_> = workloads.take(WORKLOADS).map(row).collect();
+    let more = listener.workloads.len().saturating_sub(WORKLOADS);
+    match (rows.len(), more) {
+        (0, _) => String::new(),
+        (_, 0) => table(&head, &rows),
+        (_, more) => table(&head, &rows) + &format!("and {more} more; --json has all\n"),
+    }
+}
 
 fn socket_row(socket: &Socket) -> Vec<String> {
     vec![
@@ -241,7 +406,7 @@ fn socket_row(socket: &Socket) -> Vec<String> {
         String::new(),
         queue(socket.queue_length, socket.queue_limit),
         socket.half_open.to_string(),
-        wait(socket.wait_us),
+        wait_before(socket.queue_length, socket.wait_us),
     ]
 }
 
@@ -321,6 +486,62 @@ mod tests {
         assert_eq!(without_listeners(&status), "1 shaped interface");
     }
 
+    #[test]
+    fn a_wait_that_is_not_known_is_not_none() {
+        let said = |length, wait_us| {
+            let mut listener = report().listeners.remove(0);
+            (listener.queue_length, listener.wait_us) = (length, wait_us);
+            let cell = listener_row(&listener).pop().unwrap();
+            (cell, details(&listener, &View::default()))
+        };
+        let (cell, text) = said(233, None);
+        assert_eq!(cell, "?");
+        assert!(
+            text.contains("wait ?: not known yet; 233 connections wait"),
+            "{text}"
+        );
+        let (cell, text) = said(0, None);
+        assert_eq!(cell, "-");
+        assert!(!text.contains("not known yet"), "{text}");
+    }
+
+    #[test]
+    fn a_queue_from_before_is_said_to_drain_first_and_for_how_long() {
+        let said = |mode: &str, wait_us, kept| {
+            let mut listener = report().listeners.remove(0);
+            (listener.queue_length, listener.wait_us) = (511, Some(wait_us));
+            (listener.mode, listener.kept_queue_length) = (mode.into(), kept);
+            details(&listener, &View::default())
+        };
+        let text = said("enforce", 12_000_000, None);
+        assert!(
+            text.contains("the queue drains first: 511 connections wait, which lasts about 12 s"),
+            "{text}"
+        );
+        assert!(
+            text.contains("A restart of the server empties it at once"),
+            "{text}"
+        );
+        let text = said("observe", 12_000_000, Some(4));
+        assert!(
+            text.contains("511 connections wait, for 12 s; enforcing begins"),
+            "{text}"
+        );
+        let text = said("enforce", 20_000, None) + &said("enforce", 4_000_000, Some(511));
+        assert!(!text.contains("drains first"), "{text}");
+    }
+
+    #[test]
+    fn sources_that_pass_for_health_checks_are_said() {
+        let mut listener = report().listeners.remove(0);
+        let said = |listener: &Listener| details(listener, &View::default());
+        assert!(!said(&listener).contains("steady"));
+        listener.counters.insert("syn_steady".into(), 38);
+        assert!(
+            said(&listener).contains("38 SYNs of steady sources let in where others are refused")
+        );
+    }
+
     fn report() -> Status {
         let counters = VERDICTS
             .iter()
@@ -332,6 +553,7 @@ mod tests {
             mode: "enforce".into(),
             policy: "reserv rst-syn, admit wait 20ms".into(),
             in_force: true,
+            not_in_force_because: None,
             listening: true,
             queue_length: 5,
             queue_limit: 1022,

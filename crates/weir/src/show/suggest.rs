@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_api::{Profile as Figures, RefusedSource, ShareOver, SuggestedKey, Suggestion};
 use weir_config::{Table, wrap};
 use weir_core::class::Class;
-use weir_core::listener::{Admit, Establish, Listener, Mode};
+use weir_core::listener::{Admit, Establish, Listener, Mode, ResidenceMode};
 use weir_core::profile::{Profile, Source};
 use weir_core::suggest::{
     self, Backlog, LEAST_CONNECTIONS, Limited, Missing, SMALL_BACKLOG, TargetWait, WAITING,
@@ -20,6 +20,8 @@ use crate::show::describe::{count, percent};
 
 /// Width of the comments.
 const WIDTH: usize = 100;
+/// A target from which on many clients' patience is shorter.
+const LONG_TARGET: Duration = Duration::from_secs(1);
 /// The name of a class for one source.
 const CLASS: &str = "busiest";
 
@@ -46,7 +48,7 @@ pub fn suggestion(asked: &Listener, profile: &Profile, least: Duration) -> Sugge
     suggestion.keys = keys(asked, profile, &decided);
     suggestion.backlog = decided.backlog.and_then(|backlog| backlog.raise_to);
     suggestion.notes = notes(asked, profile, decided.backlog);
-    suggestion.unknown = unknown(asked, profile);
+    suggestion.unknown = unknown(asked);
     suggestion.toml = toml(&decided, profile, &suggestion);
     suggestion
 }
@@ -58,6 +60,7 @@ fn figures(asked: &Listener, profile: &Profile, over: &[(Duration, f64)]) -> Fig
         target_wait_us: us(*target),
         share: *share,
     });
+    let refused = Refused::of(asked, profile);
     let sources = profile.sources().iter().map(|source| RefusedSource {
         source: name_of(source),
         per_second: (source.per_second * 10.0).round() / 10.0,
@@ -67,9 +70,9 @@ fn figures(asked: &Listener, profile: &Profile, over: &[(Duration, f64)]) -> Fig
         mode: asked.mode.word().to_owned(),
         seconds: profile.seconds(),
         connections: profile.connections(),
-        refused: profile.refused(),
-        refused_full: profile.refused_full(),
-        refused_wait: profile.refused_wait(),
+        refused: refused.all,
+        refused_full: refused.full,
+        refused_wait: refused.wait,
         flood: profile.flood(),
         rate_median: profile.rate_at(0.5),
         rate_peak: peak.syns,
@@ -84,6 +87,30 @@ fn figures(asked: &Listener, profile: &Profile, over: &[(Duration, f64)]) -> Fig
         accepts_per_second: profile.service().map(|service| 1.0 / service.as_secs_f64()),
         over: over.collect(),
         sources: sources.collect(),
+    }
+}
+
+/// Connections that were refused; of observe mode, that enforcement would have refused.
+struct Refused {
+    all: u64,
+    full: u64,
+    wait: u64,
+}
+
+impl Refused {
+    fn of(asked: &Listener, profile: &Profile) -> Refused {
+        match (asked.mode, profile.forecast()) {
+            (Mode::Observe, Some(forecast)) => Refused {
+                all: forecast.would(profile.over_rate()).refused,
+                full: forecast.refused_full(),
+                wait: forecast.refused() - forecast.refused_full(),
+            },
+            _ => Refused {
+                all: profile.refused(),
+                full: profile.refused_full(),
+                wait: profile.refused_wait(),
+            },
+        }
     }
 }
 
@@ -119,8 +146,7 @@ fn keys(asked: &Listener, profile: &Profile, decided: &suggest::Suggestion) -> V
     if asked.admit == Admit::Wait {
         add("target_wait", target_reason(asked, profile, decided));
         if suggested.interval != asked.interval {
-            let reason = "It is no shorter than target_wait: with a shorter one weir refuses in bursts, too.";
-            add("interval", reason.to_owned());
+            add("interval", interval_reason(profile, decided));
         }
     }
     add("mode", mode_reason(asked, profile));
@@ -146,7 +172,12 @@ fn target_reason(asked: &Listener, profile: &Profile, decided: &suggest::Suggest
             ten(per_second)
         ),
     };
-    let (refused, all) = (profile.refused_wait(), profile.connections());
+    if decided.listener.target_wait >= LONG_TARGET
+        && decided.listener.target_wait > asked.target_wait
+    {
+        text += " Take it only if your clients wait for so long: with a shorter one weir has as few wait as keep the server busy.";
+    }
+    let (refused, all) = (Refused::of(asked, profile).wait, profile.connections());
     let _ = match asked.mode {
         Mode::Observe => write!(text, " {now} would have refused"),
         Mode::Enforce => write!(text, " {now} has refused"),
@@ -159,46 +190,81 @@ fn target_reason(asked: &Listener, profile: &Profile, decided: &suggest::Suggest
         .filter(|(target, _)| *target != asked.target_wait);
     for (target, share) in others {
         let (target, share) = (format_duration(*target), percent(*share));
-        let _ = write!(text, ", {target} at most {share}");
+        let _ = write!(text, ", {target} about {share}");
     }
     text.push('.');
     text
 }
 
+fn interval_reason(profile: &Profile, decided: &suggest::Suggestion) -> String {
+    let Some((interval, share)) = decided.catches_up else {
+        return "It is no shorter than target_wait: with a shorter one weir refuses in bursts, too."
+            .to_owned();
+    };
+    let now = profile.forecast().map_or(0.0, |forecast| forecast.share());
+    format!(
+        "The server stops for moments and then catches up by itself: with an interval of {} weir refuses about {} of the connections \
+         instead of {}. Clients that come in such a moment wait for its end.",
+        format_duration(interval),
+        percent(share),
+        percent(now),
+    )
+}
+
 fn mode_reason(asked: &Listener, profile: &Profile) -> String {
-    let (refused, all) = (profile.refused(), profile.connections());
+    let (refused, all) = (Refused::of(asked, profile).all, profile.connections());
     let share = percent(refused as f64 / all.max(1) as f64);
     match asked.mode {
         Mode::Enforce => format!("It has refused {refused} of {all} connections ({share})."),
         Mode::Observe => format!(
-            "It would have refused {refused} of {all} connections ({share}). That is an upper bound: as nobody was refused, the \
-             queue stayed long, and the kernel had clients repeat their SYNs."
+            "It would have refused about {refused} of {all} connections ({share}): what came, each once, and the server did not \
+             accept while the wait stood."
         ),
     }
 }
 
 fn notes(asked: &Listener, profile: &Profile, backlog: Option<Backlog>) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(Backlog {
-        now,
-        needed,
-        raise_to,
-    }) = backlog
-    {
+    if let Some(backlog) = backlog {
+        let Backlog {
+            sockets,
+            now,
+            needed,
+            raise_to,
+            stands,
+        } = backlog;
         let (full, seconds) = (profile.full_seconds(), profile.seconds());
         let share = percent(full as f64 / seconds.max(1) as f64);
+        let (is_one, looked) = (sockets == 1, about_duration(profile.looked()));
+        let of_all = match is_one {
+            true => format!("backlog of {now}"),
+            false => format!("{sockets} listening sockets, with {now} places together,"),
+        };
         notes.push(match raise_to {
             Some(raised) => format!(
-                "The server's backlog of {now} is too small: in {} the queue was full in {share} of the seconds ({full} of {seconds}), \
-                 and a burst needed {needed} places. Raise it to {raised}, and net.core.somaxconn if that is less, and restart \
-                 the server (docs/tuning.md says where).",
-                about_duration(profile.looked()),
+                "The server's {of_all} {} too small: in {looked} {} full in {share} of the seconds ({full} of {seconds}), and a burst \
+                 needed {needed} places. Raise {} to {raised}, and net.core.somaxconn if that is less, and restart the server \
+                 (docs/tuning.md says where).",
+                if is_one { "is" } else { "are" },
+                if is_one { "the queue was" } else { "their queues were" },
+                if is_one { "it" } else { "the backlog of each" },
             ),
-            None if now < SMALL_BACKLOG => format!(
-                "Whenever weir looked, {needed} of the {now} places of the server's backlog were taken at most. Between two looks a \
-                 burst may need more, and {now} is small: {SMALL_BACKLOG} or more cost nothing (docs/tuning.md says where to set it).",
+            None if stands => format!(
+                "The server's {of_all} {} full in {share} of the seconds ({full} of {seconds}), for up to {} s without a break: no burst, \
+                 but a server that is slower than its clients. With more places they would only wait for longer.",
+                if is_one { "was" } else { "were" },
+                profile.longest_full(),
             ),
-            None => format!("The server's backlog of {now} is enough: {needed} places were needed at most."),
+            None if backlog.is_small() => format!(
+                "Whenever weir looked, {needed} of the {now} places of the server's {} were taken at most. Between two looks a burst may \
+                 need more, and {} is small: {SMALL_BACKLOG} or more cost nothing (docs/tuning.md says where to set it).",
+                if is_one { "backlog".to_owned() } else { format!("{sockets} listening sockets") },
+                if is_one { now.to_string() } else { format!("a backlog of {}", now / sockets) },
+            ),
+            None if is_one => {
+                format!("The server's {of_all} is enough: {needed} places were needed at most.")
+            }
+            None => format!("The server's {of_all} have enough: {needed} places were needed at most."),
         });
     }
     if profile.flood() > 0 && asked.establish == Establish::Reserv {
@@ -211,7 +277,7 @@ fn notes(asked: &Listener, profile: &Profile, backlog: Option<Backlog>) -> Vec<S
     notes
 }
 
-fn unknown(asked: &Listener, profile: &Profile) -> Vec<String> {
+fn unknown(asked: &Listener) -> Vec<String> {
     let mut unknown = vec![
         "What comes at other times: let weir look through the busiest hour of the week.".to_owned(),
         "Short bursts: weir looks at the queue four times a second while connections come."
@@ -219,13 +285,14 @@ fn unknown(asked: &Listener, profile: &Profile) -> Vec<String> {
         "How often clients come that were let in: weir samples only those that it refuses."
             .to_owned(),
     ];
-    if profile.service().is_none() {
+    if asked.residence == ResidenceMode::Off {
         unknown.push(format!(
-            "Whether {} is slow after accept(): weir sees the wait before it only (docs/tuning.md, \"Leave the queue to the \
-             kernel\").",
+            "How long {} takes after accept(): weir sees the wait before it only. If clients wait and this queue is short, the queue is \
+             inside the server: residence = \"observe\" measures it there (docs/residence.md).",
             asked.name
         ));
     }
+    unknown.push("How long your clients wait before they give up: a target_wait that is longer serves nobody.".to_owned());
     unknown
 }
 
@@ -343,6 +410,7 @@ pub fn comment(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use weir_core::forecast::{self, Rule};
     use weir_core::listener::ListenAddress;
     use weir_core::profile::Look;
     use weir_core::verdict::{Counters, Verdict};
@@ -353,6 +421,15 @@ mod tests {
     type Seen = (u64, u64, u64, u32, u64);
 
     fn profile(seconds: impl IntoIterator<Item = Seen>, sources: &[(&str, f64, f64)]) -> Profile {
+        profile_of(1, seconds, sources)
+    }
+
+    /// The same of so many sockets.
+    fn profile_of(
+        sockets: u32,
+        seconds: impl IntoIterator<Item = Seen>,
+        sources: &[(&str, f64, f64)],
+    ) -> Profile {
         let mut profile = Profile::default();
         let mut counters = Counters::default();
         let mut at = Duration::ZERO;
@@ -361,9 +438,25 @@ mod tests {
                 at,
                 queue_length,
                 queue_limit: 128,
+                sockets,
                 half_open: queue_length / 4,
                 wait: Some(Duration::from_micros(service_us) * queue_length),
                 counters,
+                rule: Rule::from(&web()),
+                seen: forecast::Look {
+                    at,
+                    offered: forecast::offered(counters, 0),
+                    full: forecast::found_full(counters),
+                    accepted: Some(
+                        counters.get(Verdict::SynAdmitted) as i64 - i64::from(queue_length),
+                    ),
+                    queue_length,
+                    queue_limit: 128,
+                    accepts: (service_us > 0).then(|| 1e6 / service_us as f64),
+                    kept: 0,
+                    wait: None,
+                    observed: true,
+                },
             });
         };
         look(at, &counters, 0, 0);
@@ -408,6 +501,36 @@ mod tests {
     }
 
     #[test]
+    fn a_long_target_is_for_patient_clients_and_the_queue_inside_is_told_of() {
+        let told = |service_us, asked: &Listener| {
+            let second = |_| (100, 0, 0, 2, service_us);
+            let profile = profile((0..7200).map(second), &[]);
+            suggestion(asked, &profile, 10 * MINUTE)
+        };
+        let slow = told(500_000, &web());
+        let reason = &slow.keys[0].reason;
+        assert_eq!(slow.keys[0].value, "\"5s\"", "{reason}");
+        assert!(
+            reason.contains("only if your clients wait for so long"),
+            "{reason}"
+        );
+        let fast = told(2500, &web());
+        assert!(!fast.keys[0].reason.contains("only if"), "{fast:?}");
+        let inside = |asked: &Listener| {
+            let unknown = told(2500, asked).unknown;
+            unknown
+                .iter()
+                .any(|text| text.contains("residence = \"observe\""))
+        };
+        assert!(inside(&web()));
+        let observed = Listener {
+            residence: ResidenceMode::Observe,
+            ..web()
+        };
+        assert!(!inside(&observed), "it is measured");
+    }
+
+    #[test]
     fn the_text_of_two_busy_hours_is_as_agreed() {
         let suggestion = suggestion(&web(), &busy(), MINUTE);
         assert_eq!(suggestion.missing, None);
@@ -420,6 +543,29 @@ mod tests {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/suggest.md");
         let page = std::fs::read_to_string(page).unwrap();
         assert!(page.contains(&format!("```toml\n{agreed}```")), "{page}");
+    }
+
+    #[test]
+    fn several_sockets_are_not_called_one_backlog() {
+        let notes = |longest: u32, full: u64| {
+            let second = move |n: u64| match n % 100 {
+                0..3 => (130, full, 0, longest, 2500),
+                _ => (100, 0, 0, 2, 2500),
+            };
+            let two = profile_of(2, (0..7200).map(second), &[]);
+            suggestion(&web(), &two, MINUTE).notes[0].clone()
+        };
+        let short = notes(128, 40);
+        let words = "The server's 2 listening sockets, with 128 places together, are too small: ";
+        assert!(short.starts_with(words), "{short}");
+        assert!(
+            short.contains("Raise the backlog of each to 128"),
+            "{short}"
+        );
+        let small = notes(20, 0);
+        let words = "places of the server's 2 listening sockets were taken at most.";
+        assert!(small.contains(words), "{small}");
+        assert!(small.contains("and a backlog of 64 is small"), "{small}");
     }
 
     #[test]

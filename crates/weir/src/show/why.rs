@@ -15,11 +15,21 @@ const ROWS: usize = 10;
 /// The answer.
 pub fn text(why: &Why) -> String {
     let mut text = format!("{}.\n", why.text);
-    text += &format!("Refusals are kept since {}.\n", time(why.since_unix_ms));
+    let refused = match why.observed {
+        true => "would refuse",
+        false => "refused",
+    };
+    text += &match why.observed {
+        true => format!(
+            "weir only observes; what it would have refused is kept since {}.\n",
+            time(why.since_unix_ms)
+        ),
+        false => format!("Refusals are kept since {}.\n", time(why.since_unix_ms)),
+    };
     if !why.refusals.is_empty() {
         let head = [
             ("last", Align::Left),
-            ("refused", Align::Right),
+            (refused, Align::Right),
             ("listener", Align::Left),
             ("class", Align::Left),
             ("verdict", Align::Left),
@@ -32,24 +42,32 @@ pub fn text(why: &Why) -> String {
         let verdict = &why.refusals[0].refusal.verdict;
         text += &format!("`weir explain {verdict}` says what to do about it.\n");
     }
-    if why.refusals.is_empty() {
+    if why.refusals.is_empty() && !why.observed {
         text +=
             "`weir status` counts every refusal; a client of `weir proxy` is in its access log.\n";
     }
     let network = &why.network;
     if network.addresses > why.refusals.len().min(1) {
         text += &format!(
-            "\nOf its network {}, refusals of {} are kept: about {}.\n",
+            "\nOf its network {}, {} of {} are kept: about {}.\n",
             network.prefix,
+            if why.observed {
+                "such SYNs"
+            } else {
+                "refusals"
+            },
             count(network.addresses, "address"),
             count(network.estimated as usize, "connection"),
         );
     }
     if !why.gaps.is_empty() {
-        text += "\nNot every refusal of these minutes is kept:\n";
+        text += match why.observed {
+            true => "\nNot all that would have been refused in these minutes is kept:\n",
+            false => "\nNot every refusal of these minutes is kept:\n",
+        };
         let head = [
             ("minute", Align::Left),
-            ("refused", Align::Right),
+            (refused, Align::Right),
             ("kept", Align::Right),
             ("verdicts", Align::Left),
         ];
@@ -105,8 +123,12 @@ fn gap(minute: &RefusedMinute) -> Vec<String> {
 pub fn top(sources: &TopSources) -> String {
     let left_out = [&sources.addresses, &sources.networks].map(|of| of.get(ROWS));
     let left_out = left_out.into_iter().flatten().map(|source| source.share);
+    let (refused, each) = match sources.observed {
+        true => ("would have been refused", "would refuse/s"),
+        false => ("refused", "refused/s"),
+    };
     let mut text = format!(
-        "{:.0} connections/s refused, averaged over {} s; every source with more than {} of them is here.\n",
+        "{:.0} connections/s {refused}, averaged over {} s; every source with more than {} of them is here.\n",
         sources.refused_per_second,
         averaged_over(sources),
         percent(left_out.fold(sources.smallest_share, f64::max))
@@ -120,7 +142,7 @@ pub fn top(sources: &TopSources) -> String {
         }
         let head = [
             (title, Align::Left),
-            ("refused/s", Align::Right),
+            (each, Align::Right),
             ("share", Align::Right),
             ("listener", Align::Left),
             ("class", Align::Left),
@@ -189,6 +211,32 @@ mod tests {
     }
 
     #[test]
+    fn what_was_only_observed_is_not_said_to_be_refused() {
+        let sources = TopSources {
+            observed: true,
+            addresses: vec![TopSource::default()],
+            ..TopSources::default()
+        };
+        let said = top(&sources);
+        assert!(said.contains("connections/s would have been refused"));
+        let why = Why {
+            observed: true,
+            text: "weir would not have refused 203.0.113.7".into(),
+            gaps: vec![RefusedMinute::default()],
+            ..Why::default()
+        };
+        let said = format!("{said}{}", text(&why));
+        assert!(
+            said.contains("would refuse/s") && !said.contains("refused  "),
+            "{said}"
+        );
+        assert!(
+            !said.contains("Refusals") && !said.contains("every refusal"),
+            "{said}"
+        );
+    }
+
+    #[test]
     fn a_rate_is_said_to_be_of_no_more_time_than_there_was() {
         let text = |refused| {
             top(&TopSources {
@@ -214,6 +262,7 @@ mod tests {
             address: "203.0.113.7".into(),
             answer: "refused".into(),
             text: "weir refused 203.0.113.7 2 times".into(),
+            observed: false,
             since_unix_ms: 1_790_000_000_000,
             refusals: vec![KeptRefusal {
                 at_unix_ms: 1_790_000_001_000,

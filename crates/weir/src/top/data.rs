@@ -6,10 +6,13 @@ use std::time::Duration;
 use weir_api::{Status, TopSources};
 
 use super::rates::Pair;
-use super::rows::{Flow, flow};
+use super::rows::{self, Flow, ListenerRow, Sort, Wish};
 
 /// Reports that the history goes back: more columns than a wide terminal has.
 pub const HISTORY: usize = 400;
+
+/// Listeners and workloads that have a history: of a thousand containers nobody looks at all.
+const HISTORIES: usize = 500;
 
 /// A report and when it was made.
 #[derive(Debug, Clone, Default)]
@@ -42,7 +45,7 @@ pub struct Data {
     before: Option<Report>,
     /// Why the last question had no answer.
     failure: Option<String>,
-    /// By the listener's name, oldest first; all of one length. `None`: no report, or the listener was not there.
+    /// By the key of the listener or workload, oldest first; all of one length. `None`: no report, or the listener was not there.
     history: BTreeMap<String, VecDeque<Option<Sample>>>,
     columns: usize,
 }
@@ -54,6 +57,9 @@ impl Data {
         self.before = self.now.replace(report);
         let mut samples = self.samples();
         for name in samples.keys() {
+            if self.history.len() >= HISTORIES && !self.history.contains_key(name) {
+                continue;
+            }
             let missed = || std::iter::repeat_n(None, self.columns).collect();
             self.history.entry(name.clone()).or_insert_with(missed);
         }
@@ -94,9 +100,9 @@ impl Data {
         Some(Pair::new(&now.status, before))
     }
 
-    /// The last `columns` samples of a listener, oldest first; fewer if there were fewer reports.
-    pub fn history(&self, listener: &str, columns: usize) -> Vec<Option<Sample>> {
-        let Some(history) = self.history.get(listener) else {
+    /// The last `columns` samples of a listener or workload by its key, oldest first; fewer if there were fewer reports.
+    pub fn history(&self, key: &str, columns: usize) -> Vec<Option<Sample>> {
+        let Some(history) = self.history.get(key) else {
             return Vec::new();
         };
         let skipped = history.len().saturating_sub(columns);
@@ -107,13 +113,20 @@ impl Data {
         let Some((pair, status)) = self.pair().zip(self.status()) else {
             return BTreeMap::new();
         };
-        let sample = |listener: &weir_api::Listener| Sample {
-            queue_length: listener.queue_length,
-            wait_us: listener.wait_us,
-            flow: pair.listener(listener).as_ref().map(flow),
+        let all = Wish {
+            filter: "",
+            sort: Sort::Name,
+            reverse: false,
+            unfolded: None,
+            most: HISTORIES,
         };
-        let listeners = status.listeners.iter();
-        listeners.map(|l| (l.name.clone(), sample(l))).collect()
+        let sample = |row: &ListenerRow<'_>| Sample {
+            queue_length: row.queue_length(),
+            wait_us: row.wait_us(),
+            flow: row.flow,
+        };
+        let rows = rows::listeners(status, &pair, all).into_iter();
+        rows.map(|row| (row.key(), sample(&row))).collect()
     }
 
     fn push(&mut self, mut sample: impl FnMut(&str) -> Option<Sample>) {

@@ -1,7 +1,9 @@
 //! How the user wants to see the reports: what is chosen, sorted, filtered, frozen.
 
+use std::collections::BTreeSet;
+
 use super::data::{Data, Report};
-use super::rows::{self, ListenerRow, Sort};
+use super::rows::{self, ListenerRow, Sort, Wish};
 
 /// A key that was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +28,7 @@ pub enum Key {
     Tab,
     /// To the pane before.
     BackTab,
-    /// Ends the input of a filter.
+    /// Ends the input of a filter; unfolds a listener.
     Enter,
     /// Ends what is open.
     Esc,
@@ -94,6 +96,8 @@ impl Pane {
 
 /// Lines that a page key scrolls.
 const PAGE: usize = 5;
+/// Workloads that follow an unfolded listener, at most; a filter finds the others.
+const WORKLOADS: usize = 50;
 /// Longest filter, in characters.
 const FILTER: usize = 40;
 
@@ -121,8 +125,10 @@ pub struct Model {
     data: Data,
     /// What is shown while the screen stands still.
     frozen: Option<Box<Data>>,
-    /// The chosen listener; by name, so that it stays when the order changes.
+    /// The chosen listener or workload; by its key, so that it stays when the order changes.
     chosen: Option<String>,
+    /// Listeners that are followed by their workloads.
+    unfolded: BTreeSet<String>,
 }
 
 impl Model {
@@ -141,6 +147,7 @@ impl Model {
             data: Data::default(),
             frozen: None,
             chosen: None,
+            unfolded: BTreeSet::new(),
         }
     }
 
@@ -174,18 +181,25 @@ impl Model {
         self.frozen.is_some()
     }
 
-    /// The listeners as they are shown.
+    /// The listeners as they are shown, with the workloads of those that are unfolded.
     pub fn listeners(&self) -> Vec<ListenerRow<'_>> {
         let data = self.data();
         let Some((pair, status)) = data.pair().zip(data.status()) else {
             return Vec::new();
         };
-        rows::listeners(status, &pair, &self.filter, self.sort, self.reverse)
+        let wish = Wish {
+            filter: &self.filter,
+            sort: self.sort,
+            reverse: self.reverse,
+            unfolded: Some(&self.unfolded),
+            most: WORKLOADS,
+        };
+        rows::listeners(status, &pair, wish)
     }
 
     /// The place of the chosen listener among those that are shown; the first one if it is not there.
     pub fn chosen(&self, listeners: &[ListenerRow<'_>]) -> Option<usize> {
-        let is_chosen = |row: &ListenerRow<'_>| Some(&row.listener.name) == self.chosen.as_ref();
+        let is_chosen = |row: &ListenerRow<'_>| Some(row.key()) == self.chosen;
         let at = listeners.iter().position(is_chosen).unwrap_or(0);
         (!listeners.is_empty()).then_some(at)
     }
@@ -229,7 +243,8 @@ impl Model {
                 pane.into_iter().for_each(|pane| self.show(*pane));
             }
             Key::Esc => self.filter.clear(),
-            Key::Ctrl(_) | Key::Enter | Key::Backspace => {}
+            Key::Enter => self.unfold(),
+            Key::Ctrl(_) | Key::Backspace => {}
         }
         Then::Draw
     }
@@ -246,6 +261,21 @@ impl Model {
             }
             _ => {}
         }
+    }
+
+    /// Shows the workloads of the chosen listener, or hides them; then it is chosen again.
+    fn unfold(&mut self) {
+        let listeners = self.listeners();
+        let chosen = self.chosen(&listeners).map(|at| listeners[at].listener);
+        let Some(listener) = chosen.filter(|listener| !listener.workloads.is_empty()) else {
+            return;
+        };
+        let name = listener.name.clone();
+        drop(listeners);
+        if !self.unfolded.remove(&name) {
+            self.unfolded.insert(name.clone());
+        }
+        self.chosen = Some(name);
     }
 
     fn freeze(&mut self) {
@@ -266,9 +296,9 @@ impl Model {
             return;
         };
         let at = at.saturating_add_signed(by).min(listeners.len() - 1);
-        let name = listeners[at].listener.name.clone();
+        let key = listeners[at].key();
         drop(listeners);
-        self.chosen = Some(name);
+        self.chosen = Some(key);
         if self.pane == Pane::Verdicts {
             self.scroll = 0;
         }

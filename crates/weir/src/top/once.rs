@@ -1,10 +1,11 @@
 //! `weir top --once`: plain text for scripts and mails, with the rates of one interval.
 
+use weir_api::TopSource;
 use weir_core::units::about_duration;
 
 use super::columns::{self, Column};
 use super::data::Data;
-use super::rows::{self, ListenerRow, Sort};
+use super::rows::{self, ListenerRow, Sort, Wish};
 use crate::show::report::controller;
 use crate::show::table::{Align, table};
 
@@ -33,11 +34,19 @@ pub fn text(data: &Data, order: Order<'_>) -> String {
     for note in rows::notes(status) {
         text += &format!("note: {note}\n");
     }
-    let listeners = rows::listeners(status, &pair, filter, sort, false);
+    let wish = Wish {
+        filter,
+        sort,
+        reverse: false,
+        unfolded: None,
+        most: WORKLOADS,
+    };
+    let listeners = rows::listeners(status, &pair, wish);
     if !listeners.is_empty() {
         text += &format!(
-            "\n{}\n{}",
+            "\n{}{}\n{}",
             listener_table(&listeners),
+            more_workloads(&listeners),
             verdict_table(&listeners, &pair, sort)
         );
     }
@@ -48,7 +57,7 @@ pub fn text(data: &Data, order: Order<'_>) -> String {
     let sources = data.sources();
     let sources = sources.map_or(Vec::new(), |top| rows::sources(top, filter, sort, false));
     if !sources.is_empty() {
-        text += &format!("\n{}", plain(&columns::sources(), &sources));
+        text += &format!("\n{}", source_table(&sources));
     }
     if let Some(controller) = &status.controller {
         text += &format!("\n{}", controller::text(controller, controller::RECENT));
@@ -58,6 +67,31 @@ pub fn text(data: &Data, order: Order<'_>) -> String {
         text += &format!("\n{}", plain(&columns::proxies(), &proxies));
     }
     text
+}
+
+/// Sources that a text names: those below them differ little.
+const SOURCES: usize = 10;
+
+fn source_table(sources: &[&TopSource]) -> String {
+    let shown = &sources[..sources.len().min(SOURCES)];
+    let more = match sources.len() - shown.len() {
+        0 => String::new(),
+        more => format!("and {more} more, each with less; `weir why --top` shows them\n"),
+    };
+    plain(&columns::sources(), shown) + &more
+}
+
+/// Workloads of a listener that a text names: the worst.
+const WORKLOADS: usize = 10;
+
+fn more_workloads(listeners: &[ListenerRow<'_>]) -> String {
+    let itself = listeners.iter().filter(|row| row.workload.is_none());
+    let more = itself.filter_map(|row| {
+        let more = row.listener.workloads.len() - row.unfolded;
+        let name = &row.listener.name;
+        (more > 0).then(|| format!("and {more} more of {name}; `weir status --json` has all\n"))
+    });
+    more.collect()
 }
 
 fn listener_table(listeners: &[ListenerRow<'_>]) -> String {
@@ -75,15 +109,17 @@ fn listener_table(listeners: &[ListenerRow<'_>]) -> String {
         ("refused", Right),
     ];
     let row = |row: &ListenerRow<'_>| {
-        let listener = row.listener;
         let flow = row.flow;
         vec![
-            listener.name.clone(),
-            listener.address.clone(),
+            match row.workload {
+                None => row.listener.name.clone(),
+                Some(_) => row.title(),
+            },
+            row.place(),
             row.mode.to_owned(),
             row.queue(),
-            listener.half_open.to_string(),
-            rows::time(listener.wait_us),
+            row.half_open().to_string(),
+            row.wait(),
             rows::time(row.target_us),
             rows::rate(flow.map(|flow| flow.admitted)),
             rows::rate(flow.map(|flow| flow.refused)),
@@ -102,7 +138,7 @@ fn verdict_table(
     let mut head = vec![("listener", Align::Left)];
     head.extend(columns.iter().map(|column| (column.head, column.align)));
     let of_one = |row: &ListenerRow<'_>| {
-        let verdicts = rows::verdicts(row.listener, pair, sort);
+        let verdicts = rows::verdicts(row, pair, sort);
         let name = row.listener.name.clone();
         let line = |verdict| {
             [name.clone()]
@@ -112,7 +148,8 @@ fn verdict_table(
         };
         verdicts.iter().map(line).collect::<Vec<Vec<String>>>()
     };
-    let rows: Vec<Vec<String>> = listeners.iter().flat_map(of_one).collect();
+    let itself = listeners.iter().filter(|row| row.workload.is_none());
+    let rows: Vec<Vec<String>> = itself.flat_map(of_one).collect();
     match rows.is_empty() {
         true => "no verdict yet\n".to_owned(),
         false => table(&head, &rows),

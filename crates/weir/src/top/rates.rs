@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_api::{Backend, Class, Listener, Proxy, Status};
+use weir_api::{Backend, Class, Listener, Proxy, Status, Workload};
 
 /// The counters of a report, by name.
 type Counters = BTreeMap<String, u64>;
@@ -55,17 +55,60 @@ impl<'a> Pair<'a> {
 
     /// Of a listener of the later report; a new one began within the interval.
     pub fn listener(&self, listener: &'a Listener) -> Option<Interval<'a>> {
-        let (before, time) = self.before?;
-        let mut earlier = self
-            .guard_before(before)
-            .into_iter()
-            .flat_map(|s| &s.listeners);
-        let earlier = earlier.find(|other| other.name == listener.name);
+        let (_, time) = self.before?;
+        let earlier = self.listener_before(listener);
         Some(Interval {
             now: &listener.counters,
             before: earlier.map(|listener| &listener.counters),
             time,
         })
+    }
+
+    /// Of a workload of a listener of the later report; a new one began within the interval. Its namespace may have another server
+    /// now: that one's counters go on.
+    pub fn workload(&self, listener: &Listener, workload: &'a Workload) -> Option<Interval<'a>> {
+        let (_, time) = self.before?;
+        let earlier = self.workload_before(listener, workload);
+        Some(Interval {
+            now: &workload.counters,
+            before: earlier.map(|workload| &workload.counters),
+            time,
+        })
+    }
+
+    /// Of a listener of the later report that is only observed: connections a second that came, and of them those that
+    /// enforcement would have refused. `None` of one that enforces.
+    pub fn would(&self, listener: &Listener) -> Option<(f64, f64)> {
+        let figures = |listener: &Listener| listener.offered.zip(listener.would_refuse);
+        let earlier = self.listener_before(listener).and_then(figures);
+        self.would_between(figures(listener)?, earlier)
+    }
+
+    /// The same of a workload.
+    pub fn would_there(&self, listener: &Listener, workload: &Workload) -> Option<(f64, f64)> {
+        let figures = |one: &Workload| one.offered.zip(one.would_refuse);
+        let earlier = self.workload_before(listener, workload).and_then(figures);
+        self.would_between(figures(workload)?, earlier)
+    }
+
+    fn would_between(&self, now: (u64, u64), earlier: Option<(u64, u64)>) -> Option<(f64, f64)> {
+        let (_, time) = self.before?;
+        let earlier = earlier.unwrap_or_default();
+        let rate = |now: u64, before: u64| {
+            now.saturating_sub(before) as f64 / time.as_secs_f64().max(1e-3)
+        };
+        Some((rate(now.0, earlier.0), rate(now.1, earlier.1)))
+    }
+
+    fn listener_before(&self, listener: &Listener) -> Option<&'a Listener> {
+        let (before, _) = self.before?;
+        let mut listeners = self.guard_before(before)?.listeners.iter();
+        listeners.find(|other| other.name == listener.name)
+    }
+
+    fn workload_before(&self, listener: &Listener, workload: &Workload) -> Option<&'a Workload> {
+        let mut workloads = self.listener_before(listener)?.workloads.iter();
+        workloads.find(|other| other.netns_cookie == workload.netns_cookie)
     }
 
     /// Of a class of the later report: of one listener, or of all (`None`). `None` if the report before left out

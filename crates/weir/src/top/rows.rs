@@ -1,16 +1,20 @@
 //! Reports as rows: what is shown of each listener, verdict, class, proxy and backend, sorted and filtered.
 
 use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use weir_api::{
     Backend, Class, ClassStatistics, Listener, Proxy, Status, Times, TopSource, TopSources,
+    Workload,
 };
-use weir_core::units::{about_duration, parse_duration};
+use weir_core::units::{about_duration, about_rate, parse_duration};
 use weir_core::verdict::{ADMITS, Kind, VERDICTS, Verdict, VerdictInfo, refusals};
 
 use super::rates::{Interval, Pair};
-use crate::show::describe::{failed_reload, percent};
+use crate::show::describe::{count, failed_reload, percent};
+use crate::show::report::{not_in_force_because, workload_kind};
+use crate::show::residence;
 
 /// What rows are sorted by. Ties, and what has no such figure, are sorted by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -87,80 +91,238 @@ pub fn flow(interval: &Interval<'_>) -> Flow {
     }
 }
 
-/// A listener.
+/// As [`flow`]; of what is only observed, with the connections a second that would have come and been refused, what enforcement
+/// would have done.
+fn flow_if(interval: Option<Interval<'_>>, would: Option<(f64, f64)>) -> Option<Flow> {
+    let flow = flow(&interval?);
+    let Some((offered, refused)) = would else {
+        return Some(flow);
+    };
+    Some(Flow {
+        admitted: (offered - refused).max(0.0),
+        refused,
+        ..flow
+    })
+}
+
+/// A listener or, below it, one of its workloads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListenerRow<'a> {
     /// All else.
     pub listener: &'a Listener,
+    /// `None`: the listener itself, the sum over its workloads.
+    pub workload: Option<&'a Workload>,
     /// enforce, observe, or not in force.
     pub mode: &'a str,
     /// The wait that is to be kept, in µs; `None`: none is.
     pub target_us: Option<u64>,
     /// `None` without a report before.
     pub flow: Option<Flow>,
+    /// Workloads that follow it.
+    pub unfolded: usize,
 }
 
 impl ListenerRow<'_> {
+    /// By which it is known from one report to the next.
+    pub fn key(&self) -> String {
+        key(self.listener, self.workload)
+    }
+
+    /// The name that the log and the events have for it: `web`, `web@web-1`.
+    pub fn label(&self) -> String {
+        match self.workload {
+            None => self.listener.name.clone(),
+            Some(workload) => format!("{}@{}", self.listener.name, workload.name),
+        }
+    }
+
+    /// As the table has it: `web ▸3` has three workloads that are not shown, `web ▾3` is followed by them.
+    pub fn title(&self) -> String {
+        let all = self.listener.workloads.len();
+        match (self.workload, self.unfolded) {
+            (Some(workload), _) => format!("  {}", workload.name),
+            (None, _) if all == 0 => self.listener.name.clone(),
+            (None, 0) => format!("{} ▸{all}", self.listener.name),
+            (None, shown) if shown < all => format!("{} ▾{shown}/{all}", self.listener.name),
+            (None, _) => format!("{} ▾{all}", self.listener.name),
+        }
+    }
+
+    /// The listener's address; of a workload what it is: `docker 3f2a9c0b3f2a`.
+    pub fn place(&self) -> String {
+        let address = || self.listener.address.clone();
+        self.workload.map_or_else(address, workload_kind)
+    }
+
+    /// Connections that wait for accept().
+    pub fn queue_length(&self) -> u32 {
+        self.workload
+            .map_or(self.listener.queue_length, |one| one.queue_length)
+    }
+
+    /// Handshakes under way.
+    pub fn half_open(&self) -> u32 {
+        self.workload
+            .map_or(self.listener.half_open, |one| one.half_open)
+    }
+
+    /// The estimated wait, in µs; `None` while not known.
+    pub fn wait_us(&self) -> Option<u64> {
+        self.workload
+            .map_or(self.listener.wait_us, |one| one.wait_us)
+    }
+
+    /// Verdicts by their names.
+    pub fn counters(&self) -> &BTreeMap<String, u64> {
+        self.workload
+            .map_or(&self.listener.counters, |one| &one.counters)
+    }
+
+    fn listening(&self) -> bool {
+        self.workload
+            .map_or(self.listener.listening, |one| one.listening)
+    }
+
+    fn in_force(&self) -> bool {
+        self.workload
+            .map_or(self.listener.in_force, |one| one.in_force)
+    }
+
     /// Whether connections wait longer than they are to.
     pub fn is_over_target(&self) -> bool {
         let over = |(wait, target)| wait > target;
-        self.listener.wait_us.zip(self.target_us).is_some_and(over)
+        self.wait_us().zip(self.target_us).is_some_and(over)
     }
 
     /// `5/511`; `-` if nothing listens.
     pub fn queue(&self) -> String {
-        match self.listener.listening {
-            true => format!(
-                "{}/{}",
-                self.listener.queue_length, self.listener.queue_limit
-            ),
+        let limit = self
+            .workload
+            .map_or(self.listener.queue_limit, |one| one.queue_limit);
+        match self.listening() {
+            true => format!("{}/{limit}", self.queue_length()),
             false => "-".to_owned(),
+        }
+    }
+
+    /// The wait; `?` while some wait and weir has not seen yet for how long.
+    pub fn wait(&self) -> String {
+        match self.wait_us() {
+            None if self.listening() && self.queue_length() > 0 => "?".to_owned(),
+            known => time(known),
+        }
+    }
+
+    fn figure(&self, sort: Sort) -> f64 {
+        let flow = self.flow.unwrap_or_default();
+        match sort {
+            Sort::Name => 0.0,
+            Sort::Queue => self.queue_length().into(),
+            Sort::Wait => self.wait_us().unwrap_or(0) as f64,
+            Sort::Admitted => flow.admitted,
+            Sort::Refused => flow.refused,
         }
     }
 }
 
-/// The listeners whose name, address or mode has the filter.
-pub fn listeners<'a>(
-    status: &'a Status,
-    pair: &Pair<'a>,
-    filter: &str,
-    sort: Sort,
-    reverse: bool,
-) -> Vec<ListenerRow<'a>> {
-    let row = |listener: &'a Listener| ListenerRow {
-        listener,
-        mode: match listener.in_force {
-            true => &listener.mode,
-            false => "not in force",
-        },
-        target_us: target_us(status, listener),
-        flow: pair.listener(listener).as_ref().map(flow),
-    };
-    let rows = status.listeners.iter().map(row);
-    let fits = |row: &ListenerRow<'_>| {
-        let listener = row.listener;
-        has(
-            filter,
-            [listener.name.as_str(), listener.address.as_str(), row.mode],
-        )
-    };
-    let mut rows: Vec<_> = rows.filter(fits).collect();
-    rows.sort_by(|a, b| {
-        let flow = |row: &ListenerRow<'_>| row.flow.unwrap_or_default();
-        let figure = |row: &ListenerRow<'_>| match sort {
-            Sort::Name => 0.0,
-            Sort::Queue => row.listener.queue_length.into(),
-            Sort::Wait => row.listener.wait_us.unwrap_or(0) as f64,
-            Sort::Admitted => flow(row).admitted,
-            Sort::Refused => flow(row).refused,
-        };
-        in_order(figure(a), figure(b), &a.listener.name, &b.listener.name)
-    });
-    turn(&mut rows, reverse);
-    rows
+/// Two workloads may have one name; a namespace has one server at a listener's port.
+pub fn key(listener: &Listener, workload: Option<&Workload>) -> String {
+    match workload {
+        None => listener.name.clone(),
+        Some(one) => format!("{}@{}", listener.name, one.netns_cookie),
+    }
 }
 
-/// The listener's own target where it refuses by the wait, else the controller's.
+/// Which rows of listeners there are, and in which order.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish<'a> {
+    /// What they have in their names.
+    pub filter: &'a str,
+    /// What they are sorted by.
+    pub sort: Sort,
+    /// Whether the order is turned round.
+    pub reverse: bool,
+    /// Listeners that are followed by their workloads; `None`: all are.
+    pub unfolded: Option<&'a BTreeSet<String>>,
+    /// Workloads that follow a listener, at most: the first ones in this order.
+    pub most: usize,
+}
+
+/// The listeners whose name, address or mode has the filter, each followed by its workloads if it is unfolded; or a workload of
+/// which has it, followed by those.
+pub fn listeners<'a>(status: &'a Status, pair: &Pair<'a>, wish: Wish<'_>) -> Vec<ListenerRow<'a>> {
+    let mut groups: Vec<_> = status
+        .listeners
+        .iter()
+        .filter_map(|listener| group(status, listener, pair, wish))
+        .collect();
+    groups.sort_by(|a, b| worst_first(&a[0], &b[0], wish.sort));
+    turn(&mut groups, wish.reverse);
+    groups.into_iter().flatten().collect()
+}
+
+/// A listener and those of its workloads that are shown.
+fn group<'a>(
+    status: &'a Status,
+    listener: &'a Listener,
+    pair: &Pair<'a>,
+    wish: Wish<'_>,
+) -> Option<Vec<ListenerRow<'a>>> {
+    let mode = |in_force| match in_force {
+        true => listener.mode.as_str(),
+        false => "not in force",
+    };
+    let mut itself = ListenerRow {
+        listener,
+        workload: None,
+        mode: mode(listener.in_force),
+        target_us: target_us(status, listener),
+        flow: flow_if(pair.listener(listener), pair.would(listener)),
+        unfolded: 0,
+    };
+    let names = [listener.name.as_str(), &listener.address, itself.mode];
+    let fits = has(wish.filter, names);
+    let workloads = listener.workloads.iter().map(|workload| ListenerRow {
+        workload: Some(workload),
+        mode: mode(workload.in_force),
+        flow: flow_if(
+            pair.workload(listener, workload),
+            pair.would_there(listener, workload),
+        ),
+        ..itself.clone()
+    });
+    let is_unfolded = wish
+        .unfolded
+        .is_none_or(|names| names.contains(&listener.name));
+    let mut workloads: Vec<ListenerRow<'a>> = match (fits, is_unfolded) {
+        (true, true) => workloads.collect(),
+        (true, false) => Vec::new(),
+        (false, _) => workloads
+            .filter(|row| has(wish.filter, [&*row.label(), &*row.place(), row.mode]))
+            .collect(),
+    };
+    if !fits && workloads.is_empty() {
+        return None;
+    }
+    workloads.sort_by(|a, b| {
+        // One that is not guarded has no figures.
+        let off_first = match wish.sort {
+            Sort::Name => Ordering::Equal,
+            _ => a.in_force().cmp(&b.in_force()),
+        };
+        off_first.then_with(|| worst_first(a, b, wish.sort))
+    });
+    turn(&mut workloads, wish.reverse);
+    workloads.truncate(wish.most);
+    itself.unfolded = workloads.len();
+    Some([itself].into_iter().chain(workloads).collect())
+}
+
+fn worst_first(a: &ListenerRow<'_>, b: &ListenerRow<'_>, sort: Sort) -> Ordering {
+    in_order(a.figure(sort), b.figure(sort), &a.label(), &b.label())
+}
+
+/// The target in force; of an older report the listener's own where it refuses by the wait, else the controller's.
 fn target_us(status: &Status, listener: &Listener) -> Option<u64> {
     let of_controller = || {
         let target = status.controller.as_ref()?.target_wait.as_deref()?;
@@ -185,10 +347,13 @@ pub struct VerdictRow {
     pub rate: Option<f64>,
 }
 
-/// The verdicts of a listener that have fallen: in their own order, or the fastest first.
-pub fn verdicts(listener: &Listener, pair: &Pair<'_>, sort: Sort) -> Vec<VerdictRow> {
-    let count = |name: &str| listener.counters.get(name).copied().unwrap_or(0);
-    let interval = pair.listener(listener);
+/// The verdicts of a listener or a workload that have fallen: in their own order, or the fastest first.
+pub fn verdicts(of: &ListenerRow<'_>, pair: &Pair<'_>, sort: Sort) -> Vec<VerdictRow> {
+    let count = |name: &str| of.counters().get(name).copied().unwrap_or(0);
+    let interval = match of.workload {
+        None => pair.listener(of.listener),
+        Some(workload) => pair.workload(of.listener, workload),
+    };
     let row = |row: &'static VerdictInfo| VerdictRow {
         name: row.name,
         kind: row.kind,
@@ -407,7 +572,8 @@ pub fn notes(status: &Status) -> Vec<String> {
         .map_or(0, |process| process.log_lost);
     if lost > 0 {
         notes.push(format!(
-            "{lost} lines of its log lost: nobody read them in time"
+            "{} of its log lost: nobody read them in time",
+            count(lost as usize, "line")
         ));
     }
     let reloads = status
@@ -425,8 +591,12 @@ pub fn notes(status: &Status) -> Vec<String> {
         let name = &listener.name;
         if !listener.in_force {
             notes.push(format!(
-                "{name}: not in force: weir is attached to none of its interfaces"
+                "{name}: not in force: {}",
+                not_in_force_because(listener)
             ));
+        }
+        for said in [residence::unheard(listener), residence::inside(listener)] {
+            notes.extend(said.map(|said| format!("{name}: {said}")));
         }
         if !listener.listening {
             notes.push(format!("{name}: nothing listens there at the moment"));
@@ -467,12 +637,7 @@ pub fn time(us: Option<u64>) -> String {
 
 /// `1440`, `1.5`; `-` while not known.
 pub fn rate(rate: Option<f64>) -> String {
-    match rate {
-        None => "-".to_owned(),
-        Some(0.0) => "0".to_owned(),
-        Some(rate) if rate < 9.95 => format!("{rate:.1}"),
-        Some(rate) => format!("{rate:.0}"),
-    }
+    rate.map_or_else(|| "-".to_owned(), about_rate)
 }
 
 /// `14:05:09` of a time in ms since 1970 UTC.

@@ -10,7 +10,7 @@ use ratatui::style::Color;
 use weir_api::{
     Backend, Class, ClassStatistics, Connections, Controller, Decision, LastReload, Listener,
     ListenerStatistics, Process, Proxy, ProxyThread, Statistics, Status, Times, TopSource,
-    TopSources,
+    TopSources, Workload,
 };
 
 use super::data::{Data, Report};
@@ -300,6 +300,87 @@ fn a_large_terminal_shows_more_and_a_small_one_the_most_important() {
     looks_as_in("too-small.txt", &model, 40, 5);
 }
 
+/// As [`model`], with a listener of five containers, the fourth of which refuses most and the fifth of which is not guarded.
+fn model_with_workloads() -> Model {
+    let mut model = Model::new("node7".into(), "1 s".into());
+    for second in 0..REPORTS {
+        model.take(with_workloads(second));
+    }
+    model
+}
+
+fn with_workloads(second: u64) -> Report {
+    let mut report = report(second);
+    let over = second.saturating_sub(BEGINS);
+    let workload = |number: u64| {
+        let id = format!("{number:x}").repeat(64);
+        let refused = [0, 3, 0, 90, 0][number as usize - 1];
+        Workload {
+            name: format!("shop-web-{number}"),
+            runtime: Some("docker".into()),
+            container_id: Some(id),
+            netns_cookie: 100 + number,
+            in_force: number != 5,
+            not_in_force_because: (number == 5).then(|| "interface eth0 is not guarded".into()),
+            listening: true,
+            queue_length: if number == 4 { 511 } else { number as u32 },
+            queue_limit: 511,
+            half_open: number as u32,
+            wait_us: Some(if number == 4 { 31_000 } else { 400 * number }),
+            counters: [
+                ("syn_admitted".to_owned(), 100 * second),
+                ("syn_reset_wait".to_owned(), refused * over),
+            ]
+            .into(),
+            ..Workload::default()
+        }
+    };
+    let mut shop = listener("shop", "*:80", "enforce");
+    shop.workloads = (1..=5).map(workload).collect();
+    shop.queue_length = 521;
+    shop.queue_limit = 5 * 511;
+    shop.wait_us = Some(31_000);
+    shop.in_force = false;
+    shop.not_in_force_because = Some("shop-web-5: interface eth0 is not guarded".into());
+    shop.counters = [
+        ("syn_admitted".to_owned(), 500 * second),
+        ("syn_reset_wait".to_owned(), 93 * over),
+    ]
+    .into();
+    report.status.listeners.insert(0, shop);
+    report
+}
+
+#[test]
+fn the_workloads_of_a_listener_follow_it_the_worst_first() {
+    let mut model = model_with_workloads();
+    model.key(Key::Down);
+    looks_as_in("folded.txt", &model, 80, 24);
+    model.key(Key::Enter);
+    model.key(Key::Down);
+    model.key(Key::Down);
+    looks_as_in("workloads.txt", &model, 80, 24);
+    looks_as_in("workloads-large.txt", &model, 140, 44);
+    model.key(Key::Enter);
+    let folded = text_of(&drawn(&model, 80, 24, Theme::new(true)));
+    assert!(
+        folded.contains("shop ▸5") && !folded.contains("shop-web-1"),
+        "{folded}"
+    );
+    for c in "/web-3".chars() {
+        model.key(Key::Char(c));
+    }
+    let found = text_of(&drawn(&model, 80, 24, Theme::new(true)));
+    assert!(
+        found.contains("shop ▾1/5") && found.contains("  shop-web-3 "),
+        "{found}"
+    );
+    assert!(
+        !found.contains("shop-web-4") && !found.contains("mail"),
+        "{found}"
+    );
+}
+
 #[test]
 fn help_filter_and_frozen_are_seen() {
     let mut model = model();
@@ -394,4 +475,8 @@ fn once_is_plain_text_with_the_rates_of_the_last_interval() {
         filter: "mail",
     };
     is_as_in("once-filter.txt", &once::text(&data, filtered));
+    let mut data = Data::default();
+    data.take(with_workloads(60));
+    data.take(with_workloads(61));
+    is_as_in("once-workloads.txt", &once::text(&data, order));
 }

@@ -40,7 +40,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     }
     let listeners = model.listeners();
     let chosen = model.chosen(&listeners);
-    let (table, charts) = heights(model, listeners.len(), area.height);
+    let (table, charts) = heights(model, &listeners, area.height);
     let [title_at, table_at, charts_at, tabs_at, pane_at, keys_at] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(table),
@@ -60,14 +60,14 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     tabs(frame, tabs_at, model, theme);
     let chosen = chosen.map(|at| &listeners[at]);
     panes::draw(frame, pane_at, model, theme, chosen);
-    keys(frame, keys_at, model, theme);
+    keys(frame, keys_at, model, theme, chosen);
     if model.has_help {
         help::draw(frame, area, theme);
     }
 }
 
 /// Rows of the table of listeners and of the charts.
-fn heights(model: &Model, listeners: usize, height: u16) -> (u16, u16) {
+fn heights(model: &Model, listeners: &[ListenerRow<'_>], height: u16) -> (u16, u16) {
     let has_any = model
         .data()
         .status()
@@ -75,9 +75,14 @@ fn heights(model: &Model, listeners: usize, height: u16) -> (u16, u16) {
     if !has_any {
         return (0, 0);
     }
-    let most = (height.saturating_sub(12) / 3).max(1);
-    let table = 1 + (listeners as u16).clamp(1, most);
-    let charts = match listeners {
+    // Workloads are many, and the charts and the pane give way.
+    let part = match listeners.iter().any(|row| row.workload.is_some()) {
+        true => 2,
+        false => 3,
+    };
+    let most = (height.saturating_sub(12) / part).max(1);
+    let table = 1 + (listeners.len() as u16).clamp(1, most);
+    let charts = match listeners.len() {
         0 => 0,
         _ => charts::height(height - FRAME - table),
     };
@@ -159,13 +164,18 @@ fn listener_table(
         };
         let refused = refused_style(flow.map(|flow| flow.refused), theme);
         let plain = Style::new();
+        let name = if row.workload.is_some() {
+            plain
+        } else {
+            theme.strong()
+        };
         let cells = [
-            Cell::from(Span::styled(row.listener.name.clone(), theme.strong())),
-            Cell::from(row.listener.address.clone()),
+            Cell::from(Span::styled(row.title(), name)),
+            Cell::from(row.place()),
             Cell::from(Span::styled(row.mode.to_owned(), mode)),
             right(row.queue(), plain),
-            right(row.listener.half_open.to_string(), plain),
-            right(rows::time(row.listener.wait_us), wait),
+            right(row.half_open().to_string(), plain),
+            right(row.wait(), wait),
             right(rows::time(row.target_us), plain),
             right(rows::rate(flow.map(|flow| flow.admitted)), plain),
             right(rows::rate(flow.map(|flow| flow.refused)), refused),
@@ -212,7 +222,13 @@ fn tabs(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     frame.render_widget(Paragraph::new(Line::from(spans)), area);
 }
 
-fn keys(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+fn keys(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    model: &Model,
+    theme: Theme,
+    chosen: Option<&ListenerRow<'_>>,
+) {
     if model.is_typing {
         let spans = vec![
             Span::styled("filter: ", theme.head()),
@@ -231,14 +247,23 @@ fn keys(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
         "" => "filter".to_owned(),
         filter => format!("filter: {filter} (Esc: all)"),
     };
-    let freeze = if model.is_frozen() { "go on" } else { "freeze" };
+    let has_workloads = chosen.is_some_and(|row| !row.listener.workloads.is_empty());
+    // In the room of 80 columns; the help has both.
+    let more = match has_workloads && !model.is_frozen() {
+        true if chosen.is_some_and(|row| row.workload.is_some() || row.unfolded > 0) => {
+            ("Enter", "fold")
+        }
+        true => ("Enter", "unfold"),
+        false if model.is_frozen() => ("Space", "go on"),
+        false => ("Space", "freeze"),
+    };
     let keys = [
         ("q", "quit"),
         ("↑↓", "choose"),
         ("Tab", "pane"),
         ("s", sort.as_str()),
         ("/", filter.as_str()),
-        ("Space", freeze),
+        more,
         ("?", "help"),
     ];
     let spans = keys.into_iter().flat_map(|(key, what)| {

@@ -12,7 +12,7 @@ const SCREENSHOTS: &str = "WEIR_SCREENSHOTS";
 const FOCUS: &str = "(() => { const it = document.activeElement; return it.id || it.getAttribute('class') || it.tagName; })()";
 
 /// Whether something is wider than the window, and what.
-const TOO_WIDE: &str = "[...document.querySelectorAll('body *')].filter((one) => { \
+pub const TOO_WIDE: &str = "[...document.querySelectorAll('body *')].filter((one) => { \
     const box = one.getBoundingClientRect(); \
     return !one.closest('.sr, .skip, dialog:not([open])') && box.width > 0 \
         && (box.right > innerWidth + 0.5 || (one.classList.contains('table') && one.scrollWidth > one.clientWidth)); \
@@ -39,7 +39,7 @@ fn an_overload_is_shown_whole_and_nothing_is_asked_of_another_host() {
     browser.until("document.querySelectorAll('#top-sources tbody tr').length > 0");
     browser.until("document.querySelectorAll('#held li, #decisions tbody tr').length > 0");
     for (selector, words) in [
-        ("#headline", &["web turns away", "the target is 20 ms"][..]),
+        ("#headline", &["web turns away"][..]),
         (
             "#flow",
             &[
@@ -61,7 +61,6 @@ fn an_overload_is_shown_whole_and_nothing_is_asked_of_another_host() {
                 "enforce",
                 "mail",
                 "nothing listens",
-                "of 20 ms",
                 "refused/s",
             ],
         ),
@@ -80,6 +79,12 @@ fn an_overload_is_shown_whole_and_nothing_is_asked_of_another_host() {
                 "document.querySelector({selector:?}).innerText.includes({word:?})"
             ));
         }
+    }
+    // Beside other tests the server may be so slow that a longer wait than 20 ms is kept.
+    for (selector, target) in [("#headline", "the target is"), ("#cards", "of")] {
+        browser.until(&format!(
+            "/{target} [\\d.]+ m?s/.test(document.querySelector({selector:?}).innerText)"
+        ));
     }
     // Every picture and control has a name, and the pictures have a table beside them.
     let tree = browser.command("Accessibility.getFullAXTree", serde_json::json!({}));

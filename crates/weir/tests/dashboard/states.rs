@@ -1,10 +1,18 @@
-//! The page when weir is not there, does not let its reader in, or guards nothing.
+//! The page when weir is not there, does not let its reader in, guards nothing, or guards elsewhere.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use weir_testbed::needs::own_namespace;
+use weir_testbed::netns::Netns;
+use weir_testbed::sockets::within;
 
 use crate::browser::Browser;
 use crate::common::{Folder, Running};
 use crate::overload::DASHBOARD;
+use crate::page::TOO_WIDE;
 
 const LISTENER: &str = "[[listener]]\nname = \"web\"\naddress = \"*:8081\"\n";
 
@@ -74,6 +82,100 @@ fn without_listeners_it_says_what_there_is() {
             .starts_with("Nothing is guarded here")
     );
     assert!(browser.text("#more").contains("no [[listener]]"));
+    assert_eq!(browser.faults(), [""; 0]);
+}
+
+/// A process that listens and accepts nothing.
+fn serve(at: SocketAddr) -> Running {
+    let program = format!(
+        "import socket, time\ns = socket.socket()\ns.bind(('{}', {}))\ns.listen(4)\ntime.sleep(3600)",
+        at.ip(),
+        at.port()
+    );
+    let mut command = Command::new("python3");
+    Running(command.args(["-c", &program]).spawn().unwrap())
+}
+
+/// A claim that does not hold ends the overload too.
+struct EndsOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndsOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Twelve network namespaces with a server each; one of them refuses.
+#[test]
+fn the_workloads_of_a_listener_are_below_it_the_worst_first() {
+    let config = "[[listener]]\nname = \"shop\"\naddress = \"*:8091\"\nwhere = \"netns:*replica*\"\nadmit = \"queue\"\n";
+    let Some((folder, _guard, mut browser)) = start("dashboard-workloads", config) else {
+        return;
+    };
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 8091));
+    let replicas: Vec<(Netns, Running)> = (0..12)
+        .map(|_| {
+            let netns = Netns::create("replica").unwrap();
+            let server = within(&netns, || serve(at));
+            (netns, server)
+        })
+        .collect();
+    folder.until(|status| {
+        let workloads = status["listeners"][0]["workloads"].as_array();
+        let on = |one: &serde_json::Value| one["in_force"] == true;
+        workloads.is_some_and(|all| all.len() == 12 && all.iter().all(on))
+    });
+    let busy = &replicas[7].0;
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let overload = || {
+                let mut kept = Vec::new();
+                while !ends.load(Ordering::Relaxed) {
+                    kept.extend(TcpStream::connect_timeout(&at, Duration::from_millis(50)).ok());
+                }
+            };
+            within(busy, overload)
+        });
+        let _ends = EndsOnDrop(&ends);
+        browser.open_dashboard(DASHBOARD);
+        browser.until("document.querySelectorAll('#cards .workloads tbody tr').length === 8");
+        let name = busy.name();
+        let first = "document.querySelector('#cards .workloads tbody tr')";
+        let refuses = format!(
+            "{first}.cells[0].innerText === {name:?} && Number({first}.cells[5].innerText.replace(/\\s/g, '')) > 0"
+        );
+        browser.until(&refuses);
+        assert_eq!(browser.text("#cards .workloads summary"), "12 workloads");
+        assert!(
+            browser
+                .text("#cards .workloads .more")
+                .starts_with("4 more workloads")
+        );
+        if let Some(folder) = std::env::var_os("WEIR_SCREENSHOTS") {
+            for width in [1440, 360] {
+                browser.size(width, if width < 500 { 2900 } else { 1150 }, 1.0);
+                browser.next_report();
+                let file = format!("dashboard-workloads-{width}.png");
+                browser.screenshot(&std::path::Path::new(&folder).join(file));
+            }
+        }
+        // All figures of a phone's width are there.
+        browser.size(360, 780, 1.0);
+        browser.next_report();
+        let too_wide = browser.evaluate(TOO_WIDE);
+        assert_eq!(too_wide, serde_json::json!([]));
+        browser.size(1440, 1150, 1.0);
+        // The last by its name.
+        let other = replicas
+            .iter()
+            .map(|(netns, _)| netns.name())
+            .max()
+            .unwrap();
+        browser.press("/");
+        browser.type_text(other);
+        browser.until(&format!("{first}.cells[0].innerText === {other:?}"));
+    });
     assert_eq!(browser.faults(), [""; 0]);
 }
 

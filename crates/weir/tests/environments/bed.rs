@@ -74,24 +74,6 @@ pub fn plug(a: &Netns, at_a: &str, b: &Netns, at_b: &str) {
     b.ip(&["link", "set", at_b, "up"]).unwrap();
 }
 
-/// Runs an `ip` command that needs this option of the kernel; false where it lacks it, and says so.
-pub fn kernel_can(netns: &Netns, option: &str, command: &str) -> bool {
-    let words: Vec<&str> = command.split_whitespace().collect();
-    let Err(error) = netns.ip(&words) else {
-        return true;
-    };
-    let error = error.to_string();
-    let lacks = ["Unknown device type", "not supported"];
-    assert!(lacks.iter().any(|l| error.contains(l)), "{error}");
-    lacking(option);
-    false
-}
-
-/// The skip of a test for what was not built into this kernel: scripts/test knows it by its first words.
-pub fn lacking(option: &str) {
-    needs::skip(format_args!("kernel without {option}"));
-}
-
 /// Runs a program in a namespace; it must succeed.
 pub fn run(netns: &Netns, program: &str, arguments: &str) -> String {
     let mut command = needs::command(program);
@@ -208,6 +190,8 @@ pub fn protect_fails(netns: &Netns, port: u16) -> String {
     let folder = TempDir::with_prefix("weir-environment-").unwrap();
     let mut command = weir(&folder);
     command.arg("protect").arg(port.to_string());
+    // A port that is published from elsewhere would be guarded there.
+    command.args(["--where", "here"]);
     let output = within(netns, || command.output().unwrap());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()

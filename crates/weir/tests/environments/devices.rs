@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weir_testbed::bed::{Tap, Tun};
-use weir_testbed::needs;
+use weir_testbed::needs::{self, kernel_can};
 use weir_testbed::netns::Netns;
+use weir_testbed::wait::Stops;
 
-use crate::bed::{Bed, OVERLAY, PORT, SERVER, at, holds, kernel_can, plug, run, serve};
+use crate::bed::{Bed, OVERLAY, PORT, SERVER, at, holds, plug, run, serve};
 
 #[test]
 fn veth() {
@@ -201,14 +202,5 @@ fn carry(ends: &[Tap; 2], stop: &AtomicBool) {
         if idle {
             std::thread::sleep(Duration::from_micros(100));
         }
-    }
-}
-
-/// Sets a flag when it goes, so that a test that fails ends its threads.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use weir_testbed::needs;
+use weir_testbed::needs::{self, lacking};
 use weir_testbed::netns::Netns;
 use weir_testbed::sockets::within;
 
 use crate::bed::{
-    Bed, PORT, SERVER, Weir, assert_untouched, at, holds, lacking, nft, plug, protect_fails, run,
-    serve,
+    Bed, PORT, SERVER, Weir, assert_untouched, at, holds, nft, plug, protect_fails, run, serve,
 };
 use crate::load;
 

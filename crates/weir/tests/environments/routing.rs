@@ -1,6 +1,8 @@
 //! Ways back that differ from the way in, and filters that look at them.
 
-use crate::bed::{Bed, OVERLAY, PORT, SERVER, at, holds, lacking, plug, serve};
+use weir_testbed::needs::lacking;
+
+use crate::bed::{Bed, OVERLAY, PORT, SERVER, at, holds, plug, serve};
 
 /// Packets from an address must come in where packets to it go out.
 #[test]
@@ -56,7 +58,7 @@ fn with_ecn(ecn: &str) {
     let Some(bed) = Bed::new() else { return };
     for netns in [&bed.client, &bed.server] {
         if netns.set_sysctl("net.ipv4.tcp_ecn", ecn).is_err() {
-            return lacking(&format!("net.ipv4.tcp_ecn = {ecn}"));
+            return lacking(format_args!("net.ipv4.tcp_ecn = {ecn}"));
         }
     }
     let _server = serve(&bed.server, PORT);

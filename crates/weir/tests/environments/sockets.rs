@@ -4,12 +4,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use weir_testbed::needs;
+use weir_testbed::needs::{self, lacking};
 use weir_testbed::sockets::{SILENCE, listen_in_group, within};
 use weir_testbed::sys::{self, TcpOption};
 
 use crate::bed::{
-    BACKLOG, Bed, PORT, SERVER, Weir, assert_untouched, at, holds, holds_by, lacking, nft, open,
+    BACKLOG, Bed, PORT, SERVER, Weir, assert_untouched, at, holds, holds_by, nft, open,
     protect_fails, without_and_with,
 };
 use crate::load::{self, Workers};

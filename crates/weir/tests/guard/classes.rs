@@ -67,6 +67,34 @@ fn a_class_over_its_rate_is_dropped_or_reset_as_it_says_and_its_burst_is_exact()
     }
 }
 
+/// Its SYN/ACK was lost, and its rate has nothing left: the first SYN has taken the token.
+#[test]
+fn a_client_that_repeats_its_syn_is_answered_by_the_server_which_holds_its_handshake() {
+    let Some(bed) = Bed::new() else { return };
+    let raw = Raw(&bed.links.wire);
+    for (peer, other) in [
+        (Peer::v4(0, PORT), Peer::v4(1, PORT)),
+        (Peer::v6(0, PORT), Peer::v6(1, PORT)),
+    ] {
+        let _listener = listen(bed.server(), peer.server, 64);
+        let limits = format!("{HARDLY}\nburst = 1\nover_rate = \"rst\"");
+        let _weir = bed.run(&(listener("") + &class("all", &limits)));
+        let seq = raw.half_open(peer);
+        raw.syn(peer, 0);
+        let again = raw.answer(peer);
+        assert!(again.is_syn_ack(), "{again:?}");
+        assert_eq!(again.header.sequence_number, seq);
+        raw.syn(other, 0);
+        assert!(raw.answer(other).header.rst, "others are over the rate");
+        let expected = [
+            ("syn_admitted", 1),
+            ("syn_repeated", 1),
+            ("syn_reset_rate", 1),
+        ];
+        assert_eq!(counted(&bed, "all"), verdicts(expected));
+    }
+}
+
 #[test]
 fn a_connection_is_of_the_class_whose_rule_is_the_most_specific_by_every_field() {
     let Some(bed) = Bed::new() else { return };

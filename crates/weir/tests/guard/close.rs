@@ -1,10 +1,14 @@
 //! `half_close`: is a half-closed connection worth work?
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+
+use socket2::{Domain, Socket, Type};
+use weir_testbed::needs;
+use weir_testbed::sys::{TcpOption, set_tcp_option};
 
 use crate::common::{
-    Bed, PATIENCE, PORT, Path, Peer, Raw, Segment, Shape, accept, connect, listen,
+    Bed, PATIENCE, PORT, Path, Peer, Raw, Segment, Shape, accept, connect, listen, within,
 };
 
 struct Pair {
@@ -25,6 +29,16 @@ fn read_all(stream: &mut TcpStream) -> Result<Vec<u8>, ErrorKind> {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).map_err(|error| error.kind())?;
     Ok(all)
+}
+
+/// The client asks, says that it has said all, and still gets its reply.
+fn serve_half_closed(mut client: TcpStream, mut server: TcpStream) {
+    client.write_all(b"request").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&mut server).as_deref(), Ok(&b"request"[..]));
+    server.write_all(b"reply").unwrap();
+    drop(server);
+    assert_eq!(read_all(&mut client).as_deref(), Ok(&b"reply"[..]));
 }
 
 fn read_error(stream: &mut TcpStream) -> Option<ErrorKind> {
@@ -132,21 +146,43 @@ fn reset_passes_a_fin_that_carries_data_or_before_which_data_is_missing() {
     assert_eq!(bed.counter(0, "fin_reset"), 0);
 }
 
+/// weir has no key: neither end would hear its RST, and the server not the FIN that it was made of.
+#[test]
+fn reset_passes_the_fin_of_a_connection_whose_segments_are_signed() {
+    let Some(bed) = Bed::new() else { return };
+    let path = bed.veth4();
+    let listener = listen(bed.server(), path.at(PORT), 16);
+    let _weir = bed.protect(&format!("{PORT} --half-close reset"));
+    let key = |peer: IpAddr| TcpOption::Md5.key_for(SocketAddr::new(peer, 0));
+    let peer = connect(path.client, path.at(PORT), 1).connected.remove(0);
+    drop(accept(&listener, 1));
+    let from = peer.local_addr().unwrap().ip();
+    if set_tcp_option(&listener, TcpOption::Md5, &key(from)).is_err() {
+        return needs::lacking("CONFIG_TCP_MD5SIG");
+    }
+    let client = within(path.client, || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        set_tcp_option(&socket, TcpOption::Md5, &key(path.at(PORT).ip())).unwrap();
+        socket
+            .connect_timeout(&path.at(PORT).into(), PATIENCE)
+            .unwrap();
+        TcpStream::from(socket)
+    });
+    let server = accept(&listener, 1).remove(0);
+    for stream in [&client, &server] {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    serve_half_closed(client, server);
+    assert_eq!(bed.counter(0, "fin_reset"), 0);
+}
+
 #[test]
 fn keep_serves_half_closed_clients_to_the_end() {
     let Some(bed) = Bed::new() else { return };
     let path = bed.veth6();
     let listener = listen(bed.server(), path.at(PORT), 16);
     let _weir = bed.protect(&PORT.to_string());
-    let Pair {
-        mut client,
-        mut server,
-    } = pair(&path, &listener);
-    client.write_all(b"request").unwrap();
-    client.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(read_all(&mut server).as_deref(), Ok(&b"request"[..]));
-    server.write_all(b"reply").unwrap();
-    drop(server);
-    assert_eq!(read_all(&mut client).as_deref(), Ok(&b"reply"[..]));
+    let Pair { client, server } = pair(&path, &listener);
+    serve_half_closed(client, server);
     assert_eq!(bed.counter(0, "fin_reset"), 0);
 }

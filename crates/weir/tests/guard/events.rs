@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 use weir_client::{Client, Event, TopSources, Why};
 
-use crate::common::{BACKLOG, Bed, PORT, Peer, Raw, Weir, connect, listen, until, within};
+use crate::common::{BACKLOG, Bed, PORT, Peer, Raw, Weir, accept, connect, listen, until, within};
 
 /// The bed's client.
 const CLIENT: &str = "10.66.1.2";
@@ -57,7 +57,7 @@ fn an_overload_is_told_from_its_beginning_to_its_end_and_why_names_the_client() 
     let Some(bed) = Bed::new() else { return };
     let file = bed.folder.path().join("events.jsonl");
     let path = bed.veth4();
-    let _listener = listen(bed.server(), path.at(PORT), BACKLOG);
+    let listener = listen(bed.server(), path.at(PORT), BACKLOG);
     let weir = bed.run_web(&format!(
         "[events]\nfile = {:?}\n[api]\n",
         file.display().to_string()
@@ -109,12 +109,21 @@ fn an_overload_is_told_from_its_beginning_to_its_end_and_why_names_the_client() 
         "an answer is no error"
     );
 
+    let waited = until("its clients have waited for two seconds", || {
+        let wait = bed.status()["listeners"][0]["wait_us"].as_u64();
+        wait.filter(|us| *us >= 2_000_000)
+    });
+    let served = accept(&listener, 4);
     let ends = until("the overload ends", || {
         let of = |event: &Event| event.episode.as_ref().map(|e| e.state.clone());
         let mut events = bed.events().into_iter();
         events.find(|event| of(event).as_deref() == Some("ends"))
     });
-    assert_eq!(ends.episode.unwrap().turned_away, 3);
+    let episode = ends.episode.unwrap();
+    assert_eq!(episode.turned_away, 3);
+    // Nobody was refused any more, and four waited.
+    assert!(episode.duration_ms + 600 >= waited / 1000, "{episode:#?}");
+    drop(served);
     weir.signal(Signal::SIGTERM);
     weir.end();
     let text = std::fs::read_to_string(&file).unwrap();

@@ -15,9 +15,11 @@ use crate::common::{
 };
 
 /// Places of the server under a flood.
-const ROOMY: i32 = 16;
+pub const ROOMY: i32 = 16;
 /// The client of these tests by its address towards the server.
-const CLIENT_V4: &str = "10.66.1.2";
+pub const CLIENT_V4: &str = "10.66.1.2";
+/// Also open, and not guarded: what a flood's clients are held against comes here.
+pub const PORT_BESIDE: u16 = PORT + 1;
 const CLIENT_V6: &str = "fd66:0:0:1::2";
 
 /// A way to write the same rules: established connections, then SYNs to the port, and nothing else.
@@ -58,7 +60,7 @@ fn nft_rules(blocked: &[&str]) -> String {
              iif lo accept
              meta l4proto {{ icmp, ipv6-icmp }} accept
              {blocked}
-             tcp dport {PORT} tcp flags & (fin|syn|rst|ack) == syn ct state new accept
+             tcp dport {{ {PORT}, {PORT_BESIDE} }} tcp flags & (fin|syn|rst|ack) == syn ct state new accept
            }}
          }}\n",
         blocked = blocked.iter().map(drop).collect::<String>()
@@ -66,7 +68,7 @@ fn nft_rules(blocked: &[&str]) -> String {
 }
 
 /// Runs `nft -f` in the server namespace.
-fn nft(bed: &Bed, rules: &str) -> bool {
+pub fn nft(bed: &Bed, rules: &str) -> bool {
     let mut command = Command::new("nft");
     command.args(["-f", "-"]).stdin(Stdio::piped());
     within(bed.server(), || {
@@ -117,12 +119,12 @@ fn succeeded(program: &str, success: bool) -> bool {
     success
 }
 
-fn config(policy: &str) -> String {
+pub fn config(policy: &str) -> String {
     format!("[[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\n{policy}\n")
 }
 
 /// A client's whole visit with a megabyte each way: `None` if it is refused.
-fn visit(listener: &TcpListener, path: Path<'_>) -> Option<Fate> {
+pub fn visit(listener: &TcpListener, path: Path<'_>) -> Option<Fate> {
     let attempts = connect(path.client, path.at(PORT), 1);
     if attempts.silent > 0 {
         return Some(Fate::False);
@@ -142,7 +144,7 @@ fn visit(listener: &TcpListener, path: Path<'_>) -> Option<Fate> {
 }
 
 /// Half-open connections of clients that never come hold every place.
-fn fill_with_half_open(bed: &Bed) {
+pub fn fill_with_half_open(bed: &Bed) {
     let raw = Raw(&bed.links.wire);
     // So many that it does not matter how many of them weir counts before the kernel does.
     for number in 0..4 * ROOMY as u32 {
@@ -254,10 +256,53 @@ fn a_client_that_the_rules_drop_stays_out_in_a_flood() {
     }
 }
 
-fn fallback(bed: &Bed) -> Option<String> {
+pub fn fallback(bed: &Bed) -> Option<String> {
     let status = bed.status();
     let fallback = status["listeners"][0]["fallback"].as_str();
     fallback.map(str::to_owned)
+}
+
+/// Where a rule moves clients of the guarded port to another one, weir's look-up, before the rule, finds the listener of
+/// the port that they name.
+#[test]
+fn a_connection_that_a_rule_moves_away_from_the_guarded_port_outlives_its_full_queue() {
+    const MOVED_TO: u16 = 8081;
+    const WATCHED: u16 = 8082;
+    for policy in ["establish = \"abort\"", ""] {
+        let Some(bed) = Bed::new() else { return };
+        let rules = format!(
+            "table inet nat {{ chain c {{
+               type nat hook prerouting priority -100;
+               iifname veth0 tcp dport {PORT} redirect to :{MOVED_TO};
+             }}
+             }}\n"
+        );
+        if !needs::programs(&["nft"]) || !nft(&bed, &rules) {
+            return;
+        }
+        let any = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        let [_full, moved, watched] = [(PORT, BACKLOG), (MOVED_TO, ROOMY), (WATCHED, ROOMY)]
+            .map(|(port, places)| listen(bed.server(), any(port), places));
+        let paths = [bed.veth4(), bed.veth6()];
+        let clients = paths.map(|path| {
+            let client = connect(path.client, path.at(PORT), 1).connected.remove(0);
+            (client, accept(&moved, 1).remove(0))
+        });
+        let here = bed.loopback4();
+        let waiting = connect(here.client, here.at(PORT), BACKLOG as usize + 1);
+        assert_eq!(waiting.counts().0, BACKLOG as usize + 1, "one too many");
+        let other = format!(
+            "[[listener]]\nname = \"other\"\naddress = \"*:{WATCHED}\"\nestablish = \"abort\"\n"
+        );
+        let _weir = bed.run(&format!("{}{other}", config(policy)));
+        // From a SYN on that its final ACK decides, weir looks at all ACKs.
+        let _decided = connect(here.client, here.at(WATCHED), 1);
+        drop(accept(&watched, 1));
+        for (mut client, mut server) in clients {
+            echo_both_ways(&mut client, &mut server, 1 << 16);
+        }
+        assert_eq!(bed.counter(0, "ack_reset_full"), 0, "{policy}");
+    }
 }
 
 /// Rules come, are reloaded (all off, then on again), and go, while weir runs and a connection is in use.

@@ -13,6 +13,7 @@ use nix::sys::time::TimeVal;
 use serde_json::Value;
 use weir_testbed::cpu;
 use weir_testbed::netns::Netns;
+use weir_testbed::wait::Stops;
 
 use crate::common::{
     BACKLOG, Bed, PATIENCE, PORT, SILENCE, Weir, accept, attempt, connect, listen, until, within,
@@ -26,7 +27,7 @@ const RESERV: &str = "establish = \"reserv\"";
 const COOKIES: &str = "establish = \"no-syn-drop\"";
 
 /// Ids of the BPF objects of one kind (`prog_id`, `link_id`) that a process holds open.
-fn bpf_objects(pid: u32, kind: &str) -> Vec<u32> {
+pub fn bpf_objects(pid: u32, kind: &str) -> Vec<u32> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo"))
         .unwrap()
         .flatten();
@@ -40,7 +41,8 @@ fn bpf_objects(pid: u32, kind: &str) -> Vec<u32> {
     texts.filter_map(id).collect()
 }
 
-fn exists(kind: &str, id: u32) -> bool {
+/// Whether there is one of this kind still (`prog`, `link`).
+pub fn exists(kind: &str, id: u32) -> bool {
     let mut bpftool = Command::new("bpftool");
     bpftool.args([kind, "show", "id", &id.to_string()]);
     bpftool
@@ -127,15 +129,6 @@ fn carry(
     (client, server)
 }
 
-/// Stops the carrying threads also when the test fails.
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn an_established_connection_carries_every_byte_through_start_reload_stop_and_kill_9() {
     let Some(bed) = Bed::new() else { return };
@@ -146,7 +139,7 @@ fn an_established_connection_carries_every_byte_through_start_reload_stop_and_ki
     let (rounds, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let carrier = scope.spawn(|| carry(client, server, &rounds, &stop));
-        let _stop = StopOnDrop(&stop);
+        let _stop = Stops(&stop);
         let go_on = || {
             let seen = rounds.load(Ordering::Relaxed);
             until("the transfer goes on", || {
@@ -337,7 +330,7 @@ fn a_thousand_reloads_under_load_cost_no_connection_and_refuse_nobody() {
         let server = scope.spawn(|| serve(&listener));
         let visitors =
             [(); 2].map(|()| scope.spawn(|| visit(path.client, path.at(PORT), &visits, &stop)));
-        let stopper = StopOnDrop(&stop);
+        let stopper = Stops(&stop);
         for round in 0..RELOADS {
             bed.write_config(&config(
                 [RESERV, COOKIES, "establish = \"abort\""][round % 3],

@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use weir_kernel::has_cookie_kfunc;
+use weir_testbed::needs;
 use weir_testbed::netns::Netns;
 
 use crate::common::{
@@ -218,6 +219,70 @@ fn forwarded_connections_are_not_touched_whether_the_router_s_own_listener_is_fu
             );
         }
         accept(&own, BACKLOG as usize);
+    }
+}
+
+/// A device of a container on the server's own, which does not forward. `None`: the kernel has none.
+fn container_on_the_server_s_device(bed: &Bed, mode: &str) -> Option<Netns> {
+    let container = Netns::create("container").unwrap();
+    let server = bed.server();
+    server.set_sysctl("net.ipv4.ip_forward", "0").unwrap();
+    server
+        .set_sysctl("net.ipv6.conf.all.forwarding", "0")
+        .unwrap();
+    let add = format!("link add link veth0 name child type macvlan mode {mode}");
+    if !needs::kernel_can(server, "CONFIG_MACVLAN", &add) {
+        return None;
+    }
+    server
+        .ip(&["link", "set", "child", "netns", container.name()])
+        .unwrap();
+    let lines = "addr add 10.66.1.7/24 dev child
+                 addr add fd66:0:0:1::7/64 dev child nodad
+                 link set child up";
+    container.ip_batch(lines).unwrap();
+    Some(container)
+}
+
+const CONTAINER_V4: Ipv4Addr = Ipv4Addr::new(10, 66, 1, 7);
+const CONTAINER_V6: Ipv6Addr = Ipv6Addr::new(0xfd66, 0, 0, 1, 0, 0, 0, 7);
+
+/// It has the server's Ethernet address and all that comes to the device, as a virtual machine behind macvtap has.
+#[test]
+fn connections_of_a_container_that_has_the_server_s_device_are_not_touched() {
+    let Some(bed) = Bed::new() else { return };
+    let Some(container) = container_on_the_server_s_device(&bed, "passthru") else {
+        return;
+    };
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+    let far = listen(&container, any, 64);
+    let _own = listen(bed.server(), any, BACKLOG);
+    let _full = connect(bed.server(), bed.loopback4().at(PORT), BACKLOG as usize + 1);
+    for policy in ["--establish abort", "--establish reserv"] {
+        let _weir = bed.protect(&format!("{PORT} --admit queue {policy}"));
+        for address in [CONTAINER_V4.into(), CONTAINER_V6.into()] {
+            let mut clients = connect(bed.client(), SocketAddr::new(address, PORT), 8);
+            assert_eq!(clients.counts(), (8, 0, 0), "{policy} {address}");
+            greet(&mut accept(&far, 8));
+            assert_eq!(clients.fates(), (8, 0, 0), "{policy} {address}");
+        }
+        assert_eq!(bed.verdicts(0), [], "{policy}");
+    }
+}
+
+#[test]
+fn a_server_is_guarded_on_a_device_that_a_container_shares() {
+    let Some(bed) = Bed::new() else { return };
+    let Some(_container) = container_on_the_server_s_device(&bed, "bridge") else {
+        return;
+    };
+    let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, PORT).into();
+    let own = listen(bed.server(), any, BACKLOG);
+    let _weir = bed.protect(&format!("{PORT} --admit queue"));
+    for path in [bed.veth4(), bed.veth6()] {
+        let clients = connect(path.client, path.at(PORT), CLIENTS);
+        assert_eq!(clients.counts(), (4, 2, 0), "{}", path.name);
+        accept(&own, 4);
     }
 }
 

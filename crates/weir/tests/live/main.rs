@@ -11,7 +11,7 @@ mod trial;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
@@ -144,7 +144,7 @@ fn idle_server(port: u16) -> OwnedFd {
     let server = socket::socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
     socket::setsockopt(&server, sockopt::ReuseAddr, &true).unwrap();
     let address = SockaddrIn::from(SocketAddrV4::new([0, 0, 0, 0].into(), port));
-    socket::bind(std::os::fd::AsRawFd::as_raw_fd(&server), &address).unwrap();
+    socket::bind(server.as_raw_fd(), &address).unwrap();
     socket::listen(&server, Backlog::new(BACKLOG).unwrap()).unwrap();
     server
 }

@@ -84,6 +84,10 @@ fn protect_warns_of_a_small_backlog_and_the_log_says_when_overload_begins_and_en
         begins.contains(" refused ") && begins.contains("queue 4/4"),
         "{begins}"
     );
+    // It lasts while the queue is full.
+    for _ in 0..4 {
+        socket::accept(server.as_raw_fd()).unwrap();
+    }
     let ended = until("port-8080: overload has ended after ");
     assert!(ended.contains("Z  INFO "), "{ended}");
     assert!(
@@ -125,7 +129,7 @@ fn a_server_in_another_network_namespace_is_named_in_the_hint() {
 }
 
 #[test]
-fn a_port_that_docker_publishes_is_warned_of() {
+fn a_port_that_docker_publishes_is_guarded_here_only_if_asked_so_and_warned_of() {
     let Some(bed) = Bed::new("docker") else {
         return;
     };
@@ -148,9 +152,13 @@ fn a_port_that_docker_publishes_is_warned_of() {
     let mut line = String::new();
     let stdout = proxy.0.stdout.take().unwrap();
     BufReader::new(stdout).read_line(&mut line).unwrap();
-    let log = bed.protect("").child.log();
+    let refused = stderr(&bed.weir(&format!("protect {PORT}")));
+    let nowhere = "they go to 192.0.2.7:80, which is in no network namespace next to this one";
+    assert!(refused.contains(nowhere), "{refused}");
+    let log = bed.protect("--where here").child.log();
     let warning =
         "warning: Docker publishes port 8080: connections from outside go to 192.0.2.7:80 ";
     assert!(log.contains(warning), "{log}");
-    assert!(log.contains("--net weir protect 80`"), "{log}");
+    let hint = "`weir protect 80 --where container:NAME`";
+    assert!(log.contains(hint), "{log}");
 }

@@ -182,6 +182,67 @@ fn an_orderer_that_dies_again_and_again_leaves_the_order_to_the_kernel() {
     assert_eq!(inversions(&order), 1200, "{order:?}");
 }
 
+/// A server that has paused after three of five, at the moment at which nothing is in the kernel's queue but the
+/// orderer's own wake connection; and the five.
+fn paused_over_a_wake_connection(bed: &Bed) -> (Server, Vec<std::net::TcpStream>) {
+    let mut server = bed.server("--order exact", "pausing", "0.0.0.0");
+    server.stop();
+    let clients = (0..5).map(|_| connect(40)).collect();
+    until(|| bed::waiting() == 5, "5 connections wait");
+    server.signal_all(Signal::SIGCONT);
+    for _ in 0..3 {
+        assert_eq!(class_of(&server.line()), 40);
+    }
+    assert_eq!(server.line(), "pauses");
+    assert_eq!(
+        bed::sources_waiting(),
+        ["127.0.0.1"],
+        "the wake connection's"
+    );
+    (server, clients)
+}
+
+/// Does it, and waits for another orderer than before.
+fn await_successor(bed: &Bed, of: impl FnOnce(i32)) {
+    let orderer = bed::some(|| bed.orderer(), "there is an orderer");
+    of(orderer);
+    until(
+        || bed.orderer().is_some_and(|next| next != orderer),
+        "another orderer answers",
+    );
+}
+
+#[test]
+fn successors_of_an_orderer_give_the_server_its_clients_and_nobody_else() {
+    let Some(bed) = bed("exec-wake") else {
+        return;
+    };
+    let killed = || await_successor(&bed, bed::kill_process);
+    let replaced = || {
+        let config = std::fs::read_to_string(bed.folder.config()).unwrap();
+        let other = config.replace("priority = 40", "priority = 41");
+        await_successor(&bed, |_| bed.folder.write_config(&other));
+    };
+    // The last one leaves the order to the kernel.
+    let killed_often = || (0..6).for_each(|_| killed());
+    let ways: [(&str, &dyn Fn()); 3] = [
+        ("killed", &killed),
+        ("replaced", &replaced),
+        ("killed often", &killed_often),
+    ];
+    for (way, happens) in ways {
+        let (mut server, mut clients) = paused_over_a_wake_connection(&bed);
+        happens();
+        server.signal(Signal::SIGUSR2);
+        for _ in 0..2 {
+            assert!(server.line().starts_with("127.0.40.1 "), "{way}");
+        }
+        clients.push(connect(1));
+        assert!(server.line().starts_with("127.0.1.1 "), "{way}");
+        clients.into_iter().for_each(bed::expect_served);
+    }
+}
+
 #[test]
 fn an_orderer_that_is_stopped_is_replaced_and_everybody_is_served() {
     let Some(bed) = bed("exec-stopped") else {

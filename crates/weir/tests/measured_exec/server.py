@@ -38,13 +38,22 @@ def by_edges(poller):
                     break
 
 
-def by_levels(poller):
-    while True:
+def by_levels(poller, times=None):
+    while times is None or times > 0:
         for _ in poller.poll():
             try:
                 serve(*listener.accept())
             except BlockingIOError:
                 pass
+        times = times and times - 1
+
+
+def by_levels_with_a_pause(poller):
+    """Three are accepted; the rest after SIGUSR2."""
+    by_levels(poller, times=3)
+    say("pauses")
+    signal.sigwait([signal.SIGUSR2])
+    by_levels(poller)
 
 
 def by_flags():
@@ -73,6 +82,7 @@ def interrupted(*_):
 
 
 signal.signal(signal.SIGUSR1, interrupted)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
 say("listening", os.getpid())
 if kind == "blocking":
     while True:
@@ -87,4 +97,4 @@ poller = select.epoll()
 listener.setblocking(False)
 edge = select.EPOLLET if kind == "edge" else 0
 poller.register(listener, select.EPOLLIN | edge)
-by_edges(poller) if edge else by_levels(poller)
+{"edge": by_edges, "level": by_levels, "pausing": by_levels_with_a_pause}[kind](poller)

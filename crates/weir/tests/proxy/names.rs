@@ -124,8 +124,13 @@ fn configure(bed: &Bed, port: u16, keys: &str) {
 }
 
 /// Starts the proxy of the config file, whose log can be read.
-fn start_logged(bed: &Bed) -> (Running, BufReader<ChildStderr>) {
-    let mut command = bed.command("proxy --config weir.toml");
+pub fn start_logged(bed: &Bed) -> (Running, BufReader<ChildStderr>) {
+    start_logged_with(bed, "")
+}
+
+/// As [`start_logged`], with further flags.
+pub fn start_logged_with(bed: &Bed, flags: &str) -> (Running, BufReader<ChildStderr>) {
+    let mut command = bed.command(&format!("proxy --config weir.toml {flags}"));
     command.stderr(Stdio::piped());
     let mut proxy = Bed::started(command);
     let log = BufReader::new(proxy.child.stderr.take().unwrap());
@@ -133,7 +138,7 @@ fn start_logged(bed: &Bed) -> (Running, BufReader<ChildStderr>) {
 }
 
 /// The log's lines before the one with these words.
-fn said_before(log: &mut BufReader<ChildStderr>, words: &str) -> Vec<String> {
+pub fn said_before(log: &mut BufReader<ChildStderr>, words: &str) -> Vec<String> {
     // A reader that waits would wait for ever for what is not said.
     let flags = OFlag::from_bits_retain(fcntl(log.get_ref(), FcntlArg::F_GETFL).unwrap());
     let flags = FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK);

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::bed::{Bed, ask, count, echo};
 use crate::common::{PATIENCE, full_pipe};
+use crate::names::{said_before, start_logged, start_logged_with};
 
 #[test]
 fn status_counts_clients_per_proxy_thread_and_backend() {
@@ -33,6 +34,47 @@ fn status_counts_clients_per_proxy_thread_and_backend() {
     bed.until(|status| status["proxies"][0]["clients"] == 0);
     let text = String::from_utf8(bed.weir("status").stdout).unwrap();
     assert_eq!(count(&text, "clients_closed"), 5, "{text}");
+}
+
+#[test]
+fn a_backend_that_is_dead_and_not_checked_is_in_the_log_and_among_the_events_once() {
+    let bed = Bed::new("dead");
+    let gone = free_address();
+    bed.configure(gone, "");
+    let (proxy, mut log) = start_logged(&bed);
+    for _ in 0..10 {
+        assert!(ask(&mut proxy.connect()).is_err());
+    }
+    let words =
+        format!("WARN proxy \"edge\": backend {gone} takes no connection: Connection refused");
+    said_before(&mut log, &words);
+    let events = String::from_utf8(bed.weir("events --json --kind backend_down").stdout).unwrap();
+    assert_eq!(events.lines().count(), 1, "{events}");
+    let event: Value = serde_json::from_str(&events).unwrap();
+    assert_eq!(
+        (&event["proxy"], &event["severity"]),
+        (&"edge".into(), &"warn".into())
+    );
+    assert!(
+        event["text"]
+            .as_str()
+            .unwrap()
+            .contains("Connection refused"),
+        "{event}"
+    );
+}
+
+#[test]
+fn a_verbose_proxy_names_the_fields_that_it_drops() {
+    let bed = Bed::new("verbose");
+    bed.write_config(&format!(
+        "[[proxy]]\nlisten = \"127.0.0.1:0\"\nmode = \"reverse\"\nbackends = [\"{}\"]\n",
+        free_address()
+    ));
+    let (proxy, mut log) = start_logged_with(&bed, "--verbose");
+    let mut client = proxy.connect();
+    write!(client, "GET / HTTP/1.1\r\nHost: a\r\nX_Odd: 1\r\n\r\n").unwrap();
+    said_before(&mut log, "dropped X_Odd, an odd field name");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::bed::{Bed, Load, Running, ask, count, echo, stderr};
+use crate::names::{said_before, start_logged};
 
 #[test]
 fn a_reload_changes_where_new_connections_go_and_leaves_those_that_stand() {
@@ -33,18 +34,28 @@ fn a_reload_changes_where_new_connections_go_and_leaves_those_that_stand() {
 fn a_proxy_shows_for_how_long_its_reload_is_on_trial() {
     let bed = Bed::new("reload-trial");
     bed.configure(echo(b'a'), "");
-    let proxy = bed.start("");
+    let (proxy, mut log) = start_logged(&bed);
     let unconfirmed_s = || bed.status()["proxies"][0]["unconfirmed_s"].clone();
     assert!(unconfirmed_s().is_null());
     bed.configure(echo(b'b'), "");
     assert!(bed.weir("reload --confirm 1h").status.success());
     assert!(unconfirmed_s().as_u64().unwrap() > 3500);
+    said_before(
+        &mut log,
+        "WARN the reload is on trial: what was in force before comes back in 1 h 0 min",
+    );
+    let events = String::from_utf8(bed.weir("events --kind reload").stdout).unwrap();
+    assert!(
+        events.contains("weir.toml is in force, on trial: "),
+        "{events}"
+    );
     let text = String::from_utf8(bed.weir("status").stdout).unwrap();
     assert!(
         text.contains("the config file before is in force again"),
         "{text}"
     );
     assert!(bed.weir("reload").status.success());
+    said_before(&mut log, "INFO the reload is confirmed");
     assert!(unconfirmed_s().is_null());
     assert_eq!(ask(&mut proxy.connect()).unwrap(), b'b');
 }

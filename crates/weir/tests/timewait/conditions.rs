@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use nix::libc;
@@ -13,6 +12,7 @@ use weir_testbed::bed::Counters;
 use weir_testbed::closing::{Close, Plan, Servers};
 use weir_testbed::cpu::pin_this_thread;
 use weir_testbed::needs;
+use weir_testbed::sys::tcp_option;
 use weir_testbed::tcp_table::sockets_in_state;
 
 use crate::bed::{
@@ -134,26 +134,8 @@ fn the_record_of_a_connection_that_is_still_closing_goes_with_its_rule() {
     held(0);
 }
 
-/// A number among a socket's options of TCP, which may be set before.
-#[expect(unsafe_code, reason = "no crate has these options")]
-fn tcp_option(socket: &impl AsRawFd, option: libc::c_int, set: Option<i32>) -> i32 {
-    let fd = socket.as_raw_fd();
-    let mut value = set.unwrap_or(0);
-    let mut length = size_of::<i32>() as libc::socklen_t;
-    let at: *mut libc::c_void = (&raw mut value).cast();
-    // SAFETY: the value is writable, and length says how long it is.
-    let failed = unsafe {
-        match set {
-            Some(_) => libc::setsockopt(fd, libc::SOL_TCP, option, at, length),
-            None => libc::getsockopt(fd, libc::SOL_TCP, option, at, &mut length),
-        }
-    };
-    assert_eq!(failed, 0, "{}", std::io::Error::last_os_error());
-    value
-}
-
 fn save_syn(listener: &TcpListener, set: Option<i32>) -> i32 {
-    tcp_option(listener, libc::TCP_SAVE_SYN, set)
+    tcp_option(listener, libc::TCP_SAVE_SYN, set).unwrap()
 }
 
 #[test]
@@ -309,7 +291,7 @@ fn tcp_fast_open_is_left_alone_and_status_says_so() {
     .unwrap();
     listener.bind(&there(THERE_V4).into()).unwrap();
     listener.listen(8).unwrap();
-    tcp_option(&listener, libc::TCP_FASTOPEN, Some(8));
+    tcp_option(&listener, libc::TCP_FASTOPEN, Some(8)).unwrap();
     let _weirs = start_beside_the_kernel(&bed, "client");
     status_there_warns_of(&bed, "TCP Fast Open");
     std::thread::scope(|scope| {
@@ -317,7 +299,7 @@ fn tcp_fast_open_is_left_alone_and_status_says_so() {
         for _ in 0..TIMES {
             within(bed.here(), || {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-                tcp_option(&socket, libc::TCP_FASTOPEN_CONNECT, Some(1));
+                tcp_option(&socket, libc::TCP_FASTOPEN_CONNECT, Some(1)).unwrap();
                 ask_with_a_byte(socket);
             });
         }

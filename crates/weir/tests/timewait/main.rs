@@ -21,3 +21,4 @@ mod life;
 mod negotiate;
 mod peers;
 mod records;
+mod strangers;

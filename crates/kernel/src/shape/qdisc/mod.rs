@@ -12,10 +12,7 @@ use std::time::Duration;
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use weir_core::abi;
-use weir_core::aqm::codel::CodelParams;
-use weir_core::aqm::flows::FlowParams;
-use weir_core::aqm::limit::{ByteRate, LimitParams};
-use weir_core::aqm::spa::SpaParams;
+use weir_core::aqm::{ByteRate, CodelParams, FlowParams, LimitParams, SpaParams};
 
 use crate::error::{Error, Result, of_libbpf};
 use crate::object::{self, Plain, open_in, plain};

@@ -1,6 +1,6 @@
 //! Arrivals at a bottleneck that do not depend on what it does: what the servers would send if nothing were lost.
 
-use weir_core::aqm::control::{ACK, FIN, SYN};
+use weir_sim::aqm::control::{ACK, FIN, SYN};
 use weir_sim::connection::Job;
 use weir_sim::traffic::{Law, Zipf};
 use weir_sim::{Kind, Plan};
@@ -8,7 +8,7 @@ use weir_sim::{Kind, Plan};
 /// IP and TCP headers with timestamps, bytes; and those of a SYN/ACK.
 const HEADERS: u32 = 52;
 const SYN_HEADERS: u32 = 60;
-/// A full packet on the link, bytes: as long as [`weir_core::aqm::Setup`] has it.
+/// A full packet on the link, bytes: as long as [`weir_sim::aqm::Setup`] has it.
 pub const FULL_BYTES: u32 = 1514;
 /// Segments in the first round trip, and in each after it.
 const FIRST_WINDOW: u32 = 10;

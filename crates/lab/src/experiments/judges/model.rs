@@ -1,7 +1,7 @@
 //! weir's own queue before a link, and what is told of a queue's work.
 
-use weir_core::aqm::control::control_of;
-use weir_core::aqm::{AnyQueue, Aqm, Cause, Control, Discipline, Ecn, Hooks, Packet, Setup};
+use weir_sim::aqm::control::control_of;
+use weir_sim::aqm::{AnyQueue, Aqm, Cause, Control, Discipline, Ecn, Hooks, Packet, Setup};
 
 use super::arrivals::{Arrival, FULL_BYTES};
 use crate::experiments::sim::sample::{mean_ms, p95_ms};
@@ -56,9 +56,9 @@ impl Hooks<Numbered> for Surroundings {
     fn dropped(&mut self, _packet: Numbered, _cause: Cause) {}
 }
 
-/// A discipline of `weir_core::aqm`, as the simulator has it on a link of this rate.
+/// A discipline of `weir_sim::aqm`, as the simulator has it on a link of this rate.
 pub fn queue(discipline: Discipline, bits_per_s: u64) -> AnyQueue<Numbered> {
-    Setup::new(bits_per_s / 8).build(discipline)
+    AnyQueue::new(&Setup::new(bits_per_s / 8), discipline)
 }
 
 /// A queue before a link of this rate, which sends one packet after the other.

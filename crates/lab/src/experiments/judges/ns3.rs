@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
-use weir_core::aqm::flows::FlowParams;
-use weir_core::aqm::fq_codel::FqCodel;
-use weir_core::aqm::pie::{Pie, PieParams};
-use weir_core::aqm::{AnyQueue, Discipline, Setup};
+use weir_sim::aqm::pie::Pie;
+use weir_sim::aqm::{AnyQueue, Discipline, FlowParams, FqCodel, PieParams, Setup};
 use weir_sim::connection::{Job as Wanted, Spec};
 use weir_sim::outcome::Record;
 use weir_sim::{Outcome, Plan};

@@ -3,8 +3,7 @@
 //! With `queue` the arrivals depend on nothing ([`super::arrivals`]), and only the discipline differs; with `tcp` they are
 //! connections, and the judge has its own TCP.
 
-use weir_core::aqm::queue::Count;
-use weir_core::aqm::{AnyQueue, Discipline, Stats};
+use weir_sim::aqm::{AnyQueue, Count, Discipline, Stats};
 use weir_sim::connection::TcpSpec;
 use weir_sim::outcome::Record;
 use weir_sim::tcp::Algorithm;
@@ -236,7 +235,7 @@ pub fn outcome(records: Vec<Record>, sent: u64, dropped: u64) -> Outcome {
 fn scenario(job: Job, plan: Plan, passes_at_once: bool) -> weir_sim::Scenario {
     let link = |discipline, bits_per_s: u64| weir_sim::LinkSpec {
         discipline,
-        setup: weir_core::aqm::Setup::of_ip(bits_per_s / 8),
+        setup: weir_sim::aqm::Setup::of_ip(bits_per_s / 8),
         delay_ns: RTT_MS * 1_000_000 / 2,
         loss: weir_sim::Loss::default(),
         passes_at_once,

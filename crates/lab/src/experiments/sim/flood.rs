@@ -1,7 +1,7 @@
 //! A SYN flood through the shaped link: what established downloads keep of their rate, and how long clients take to
 //! connect.
 
-use weir_core::aqm::Discipline;
+use weir_sim::aqm::Discipline;
 use weir_sim::outcome::Record;
 use weir_sim::traffic::{LONG, Law};
 use weir_sim::{Flood, Plan};

@@ -1,6 +1,6 @@
 //! What the simulations have in common: hosts and the two links.
 
-use weir_core::aqm::{Discipline, Setup};
+use weir_sim::aqm::{Discipline, Setup};
 use weir_sim::connection::TcpSpec;
 use weir_sim::tcp::Algorithm;
 use weir_sim::{LinkSpec, Loss, Plan, Scenario};

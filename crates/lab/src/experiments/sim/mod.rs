@@ -1,5 +1,5 @@
 //! Queueing disciplines before a slow link, simulated (`weir-sim`): the traffic of BHD18, Table III, through each of
-//! `weir_core::aqm`.
+//! `weir_sim::aqm`.
 //!
 //! A round is a seed. All disciplines of a round carry the same arrivals, so that they are compared round by round: a
 //! ratio to another discipline is of one round, and its median and confidence interval are over the rounds.
@@ -12,7 +12,7 @@ pub mod sample;
 
 pub use hosts::Hosts;
 
-use weir_core::aqm::Discipline;
+use weir_sim::aqm::Discipline;
 use weir_sim::traffic::Burst;
 use weir_sim::{Kind, Plan};
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::bed::{Bed, Layout, SERVER_VETH_V4};
 use crate::closed_loop::{self, Demand, Group, Outcome};
 use crate::error::{Error, Result};
-use crate::run::experiment::{Program as Weirs, check_seconds};
+use crate::run::experiment::{Program, check_seconds};
 use crate::run::results::{Facts, Sample, add_times};
 use crate::server::pool::Occupation;
-use crate::server::{FILE_BYTES, Program, Server, Spec};
+use crate::server::{FILE_BYTES, Server, ServerProgram, Spec};
 use crate::weir::Weir;
 
 /// Port of the server.
@@ -79,9 +79,9 @@ impl ServerArgs {
     /// With so many workers.
     pub fn spec(&self, workers: usize) -> Spec {
         let program = match self.server {
-            ServerKind::Apache => Program::Apache { workers },
-            ServerKind::Nginx => Program::NginxWorkers(workers),
-            ServerKind::Pool => Program::Pool {
+            ServerKind::Apache => ServerProgram::Apache { workers },
+            ServerKind::Nginx => ServerProgram::NginxWorkers(workers),
+            ServerKind::Pool => ServerProgram::Pool {
                 workers,
                 service_us: (self.service_ms * 1e3) as u32,
                 occupation: Occupation::Wait,
@@ -180,7 +180,7 @@ pub struct ClosedLoop {
 
 impl ClosedLoop {
     /// Builds the bed, with an address for each class of clients.
-    pub fn build(window: &WindowArgs, program: &Weirs) -> Result<ClosedLoop> {
+    pub fn build(window: &WindowArgs, program: &Program) -> Result<ClosedLoop> {
         let bed = Bed::build(Layout::of_this_machine())?;
         for class in 1..=CLASSES {
             let address = format!("{}/24", address(class));

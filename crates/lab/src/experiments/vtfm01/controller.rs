@@ -27,7 +27,7 @@ use crate::run::results::{
     Case, Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, add_times, parameters,
 };
 use crate::server::pool::{Occupation, Record, realtime};
-use crate::server::{BODY_BYTES, Program as Served, Spec};
+use crate::server::{BODY_BYTES, ServerProgram, Spec};
 
 const CONTROLLER: Entry = Entry::new::<Args>(
     "vtfm01-controller",
@@ -364,7 +364,7 @@ fn show(args: &Args) -> Show {
 
 fn spec(args: &Args) -> Spec {
     Spec {
-        program: Served::Pool {
+        program: ServerProgram::Pool {
             workers: args.workers,
             service_us: args.service_us,
             occupation: args.occupation,

@@ -17,7 +17,7 @@ use crate::run::results::{
     Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, parameters,
 };
 use crate::server::pool::Occupation;
-use crate::server::{FILE_BYTES, Program as Served, Server, Spec};
+use crate::server::{FILE_BYTES, Server, ServerProgram, Spec};
 use crate::weir::Weir;
 
 /// The experiment.
@@ -159,7 +159,7 @@ impl Experiment for Order {
 
 fn spec(service_us: u32) -> Spec {
     Spec {
-        program: Served::Pool {
+        program: ServerProgram::Pool {
             workers: 1,
             service_us,
             occupation: Occupation::Spin,

@@ -19,7 +19,7 @@ use crate::run::results::{
     Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, parameters,
 };
 use crate::server::pool::Occupation;
-use crate::server::{FILE_BYTES, Program as Served, Spec};
+use crate::server::{FILE_BYTES, ServerProgram, Spec};
 
 const OVERLOAD: Entry = Entry::new::<Args>(
     "vtfm01-overload",
@@ -207,7 +207,7 @@ impl Experiment for Overload {
 
 fn spec(listeners: u16) -> Spec {
     Spec {
-        program: Served::Pool {
+        program: ServerProgram::Pool {
             workers: 1,
             service_us: SERVICE_US,
             occupation: Occupation::Spin,
@@ -238,7 +238,7 @@ fn spec_under_exec(weir: Option<&Path>, folder: &Path) -> Result<Spec> {
         plain.backlog,
     );
     Ok(Spec {
-        program: Served::Command(command),
+        program: ServerProgram::Command(command),
         ..plain
     })
 }

@@ -2,7 +2,7 @@
 //! must see. The parsers are not the proxy's: a mistake must not be made twice.
 
 mod asking;
-mod body;
+pub(crate) mod body;
 mod exchange;
 mod reader;
 mod serving;

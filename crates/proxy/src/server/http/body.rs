@@ -7,14 +7,10 @@ use crate::runtime::TcpStream;
 use crate::server::peer::ReadHalf;
 use crate::server::read_buffer::ReadBuffer;
 use crate::transfer::{
-    Broken, Gathering, Limit, Moved, TransferContext, YieldBudget, is_short_rest, is_spliced,
-    readable_or_pushed, transfer,
+    Broken, Gathering, Limit, Moved, TransferContext, YieldBudget, is_chunk_spliced,
+    is_moved_unseen, readable_or_pushed, transfer,
 };
 use weir_core::proxy::Engine;
-
-/// Chunk data of at least this length is moved without a look at it, if it is spliced. Other data comes in one receive with
-/// the framing behind it.
-const UNSEEN_BYTES: u64 = 32 * 1024;
 
 /// What is still to come of a body.
 pub enum Body {
@@ -46,12 +42,12 @@ impl From<Broken> for Stopped {
 }
 
 impl Body {
-    /// The whole body. A tunnel is not a body, and has length 0 here.
-    pub fn new(kind: BodyKind) -> Body {
+    /// The whole body; one of chunks is read by `scanner`. A tunnel is not a body, and has length 0 here.
+    fn new(kind: BodyKind, scanner: ChunkScanner) -> Body {
         match kind {
             BodyKind::None | BodyKind::Tunnel => Body::Length(0),
             BodyKind::Length(bytes) => Body::Length(bytes),
-            BodyKind::Chunked => Body::Chunked(ChunkScanner::new(), 0),
+            BodyKind::Chunked => Body::Chunked(scanner, 0),
             BodyKind::UntilClose => Body::UntilEnd,
         }
     }
@@ -94,10 +90,9 @@ impl Body {
     /// What the engines may move unseen.
     fn unseen(&self, engine: Engine) -> Option<Limit> {
         match self {
-            Body::Length(left) => (!is_short_rest(engine, *left)).then_some(Limit::Bytes(*left)),
+            Body::Length(left) => is_moved_unseen(engine, *left).then_some(Limit::Bytes(*left)),
             Body::Chunked(_, data) => {
-                let is_long = *data >= UNSEEN_BYTES && is_spliced(engine, *data);
-                is_long.then_some(Limit::Bytes(*data))
+                is_chunk_spliced(engine, *data).then_some(Limit::Bytes(*data))
             }
             Body::Ended => None,
             Body::UntilEnd => Some(Limit::UntilEnd),
@@ -172,12 +167,31 @@ pub struct BodyTransfer<'a> {
 }
 
 impl<'a> BodyTransfer<'a> {
-    /// The whole body, of which nothing was sent yet.
-    pub fn new(from: ReadHalf<'a>, to: &'a TcpStream, kind: BodyKind, moved: &'a Moved) -> Self {
+    /// The whole body of a request, of which nothing was sent yet.
+    pub fn of_request(
+        from: ReadHalf<'a>,
+        to: &'a TcpStream,
+        kind: BodyKind,
+        moved: &'a Moved,
+    ) -> Self {
+        BodyTransfer::new(from, to, Body::new(kind, ChunkScanner::new()), moved)
+    }
+
+    /// The whole body of a reply, of which nothing was sent yet.
+    pub fn of_reply(
+        from: ReadHalf<'a>,
+        to: &'a TcpStream,
+        kind: BodyKind,
+        moved: &'a Moved,
+    ) -> Self {
+        BodyTransfer::new(from, to, Body::new(kind, ChunkScanner::of_reply()), moved)
+    }
+
+    fn new(from: ReadHalf<'a>, to: &'a TcpStream, body: Body, moved: &'a Moved) -> Self {
         BodyTransfer {
             from,
             to,
-            body: Body::new(kind),
+            body,
             moved,
             held_back: false,
         }
@@ -278,7 +292,7 @@ impl BodyTransfer<'_> {
     }
 }
 
-/// Moves the data of a chunked body without its framing, for a client that does not know chunks.
+/// Moves the data of a reply's chunked body without its framing, for a client that does not know chunks.
 pub async fn relay_data_alone(
     context: TransferContext<'_>,
     from: &mut ReadHalf<'_>,
@@ -290,7 +304,7 @@ pub async fn relay_data_alone(
         buffer,
     } = from;
     let TransferContext { resources, rules } = context;
-    let mut scanner = ChunkScanner::new();
+    let mut scanner = ChunkScanner::of_reply();
     let mut budget = YieldBudget::default();
     loop {
         from.handle().set_deadline(rules.idle);

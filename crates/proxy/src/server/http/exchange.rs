@@ -1,5 +1,6 @@
 //! One request and its reply: choosing a server, sending, trying again where that is safe.
 
+use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::pin::pin;
 
@@ -277,7 +278,7 @@ async fn run(
     worker.handle.set_deadline(worker.settings.idle_timeout);
     let (from, replies) = (client.read_half(), server.read_half());
     let (client, to) = (from.stream, replies.stream);
-    let mut body = BodyTransfer::new(from, to, request.facts.body, &progress.up);
+    let mut body = BodyTransfer::of_request(from, to, request.facts.body, &progress.up);
     let rest = match body.try_send_with_head(&request.head, Behind::Another) {
         Ok(rest) => rest,
         Err(Stopped::Broken(broken)) => {
@@ -295,18 +296,38 @@ async fn run(
     if progress.uploaded.get() {
         return while_taken(idle, peers, reply).await;
     }
-    let upload = pin!(upload(exchange, &mut body, &rest));
-    // The upload first: when both are too late, the proxy has waited for the client's bytes.
-    while_taken(idle, peers, pin!(first(upload, reply))).await
+    let mut upload = pin!(upload(exchange, &mut body, &rest));
+    let has_ended = Cell::new(false);
+    let reply = {
+        // Ends only if the exchange must.
+        let upload = pin!(async {
+            upload.as_mut().await?;
+            has_ended.set(true);
+            std::future::pending().await
+        });
+        // The upload first: when both are too late, the proxy has waited for the client's bytes.
+        while_taken(idle, peers, pin!(first(upload, reply))).await?
+    };
+    // A server may go over to the other protocol before it has the whole request. Its tunnel begins behind that: a message is
+    // not left in its middle (RFC 9110 Section 7.8).
+    if reply.is_tunnel() && !progress.uploaded.get() {
+        if !has_ended.get() {
+            while_taken(idle, peers, upload).await?;
+        }
+        if !progress.uploaded.get() {
+            return Err(Failure::Broken(Stopped::Incomplete));
+        }
+    }
+    Ok(reply)
 }
 
-/// Sends the rest of a request while its reply is delivered: a server may reply before it reads on.
-/// Ends only if the exchange must.
-async fn upload<T>(
+/// Sends the rest of a request while its reply is delivered: a server may reply before it reads on. Where it takes no more, or
+/// the client sends no more, the reply decides.
+async fn upload(
     exchange: Exchange<'_>,
     body: &mut BodyTransfer<'_>,
     rest: &[u8],
-) -> Result<T, Failure> {
+) -> Result<(), Failure> {
     let sent = match body.to.send_all(rest, false).await {
         Ok(()) => body.relay(exchange.worker.transfers()).await,
         Err(error) => Err(Broken::To(error).into()),
@@ -319,7 +340,7 @@ async fn upload<T>(
         Err(Stopped::Incomplete) if exchange.progress.answered.get() != Answered::No => {}
         Err(stopped) => return Err(Failure::Upload(stopped)),
     }
-    std::future::pending().await
+    Ok(())
 }
 
 /// What the client gets instead of a whole reply.

@@ -39,6 +39,13 @@ pub enum Reply {
     ForCache(Box<Decision>, ReplyFacts),
 }
 
+impl Reply {
+    /// What follows its head is no longer HTTP.
+    pub fn is_tunnel(&self) -> bool {
+        matches!(self, Reply::Delivered(delivered) if delivered.facts.body == BodyKind::Tunnel)
+    }
+}
+
 /// Reads the reply and sends it to the client, up to the end of its body; what becomes a tunnel is
 /// left after its head, and so is what the cache takes.
 pub async fn deliver(
@@ -93,12 +100,12 @@ pub async fn deliver(
         drop(head);
         relay_data_alone(transfers, &mut server, client, moved).await?;
     } else {
-        let mut body = BodyTransfer::new(server, client, facts.body, moved);
+        let mut body = BodyTransfer::of_reply(server, client, facts.body, moved);
         let behind = Behind::of(&facts, delivery);
         let sent = body.send_with_head(&head, behind).await;
         progress.answered.set(match (&sent, facts.body) {
             (Err(Stopped::Malformed(_)), _) => Answered::No,
-            (_, BodyKind::UntilClose) => Answered::UntilClose,
+            (_, BodyKind::UntilClose | BodyKind::Tunnel) => Answered::UntilClose,
             (_, _) => Answered::Framed,
         });
         match progress.answered.get() {

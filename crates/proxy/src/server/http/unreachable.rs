@@ -17,6 +17,13 @@ const NO_DESCRIPTOR: Answer<'static> = Answer {
     details: "the proxy has no descriptor or memory left for a connection",
 };
 
+/// As long as this machine has none for that server: see `source`.
+const NO_LOCAL_PORT: Answer<'static> = Answer {
+    status: 503,
+    error: ProxyError::ConnectionLimitReached,
+    details: "the proxy has no local port or address left for a connection to the server",
+};
+
 /// As long as no name of a backend has been resolved.
 const NO_ADDRESS: Answer<'static> = Answer {
     status: 503,
@@ -29,6 +36,9 @@ pub fn unreachable(error: &io::Error) -> Answer<'static> {
     if shortage::is_behind(error) {
         return NO_DESCRIPTOR;
     }
+    if shortage::is_of_ports(error) {
+        return NO_LOCAL_PORT;
+    }
     if let Some(prohibited) = Prohibited::of(error) {
         return prohibited.answer();
     }
@@ -39,10 +49,8 @@ pub fn unreachable(error: &io::Error) -> Answer<'static> {
         ErrorKind::ConnectionRefused => ProxyError::ConnectionRefused,
         ErrorKind::TimedOut if is_name_timeout(error) => ProxyError::DnsTimeout,
         ErrorKind::TimedOut => ProxyError::ConnectionTimeout,
-        // No local port is left (see `source`), or no connection slot (see `max_connections`).
-        ErrorKind::AddrNotAvailable | ErrorKind::QuotaExceeded => {
-            ProxyError::ConnectionLimitReached
-        }
+        // No connection slot is free (see `max_connections`).
+        ErrorKind::QuotaExceeded => ProxyError::ConnectionLimitReached,
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
             ProxyError::DestinationIpUnroutable
         }

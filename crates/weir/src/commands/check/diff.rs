@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
+use weir_api::{InForce, Question};
 use weir_config::{Config, Setting, Table};
 use weir_core::class::Class;
 
-use crate::daemon::proxies::{Peers, ask_at};
+use crate::daemon::proxies::Peers;
 use crate::failure::{Failure, Result};
 use crate::host::config::{Source, absolute};
-use crate::ipc::control::{Answer, Request, ask, namespace};
+use crate::ipc::control::{ask, ask_at, namespace};
 use crate::show::output::{print, print_json};
 use crate::show::settings::{class_of, is_name, plain};
 
@@ -98,25 +99,23 @@ struct Running {
 
 fn running(runtime_dir: &Path) -> Result<Vec<Running>> {
     let mut running = Vec::new();
-    let guard = ask(runtime_dir, namespace()?, Request::Config)?;
+    let guard = ask(runtime_dir, namespace()?, &Question::Config)?;
     let guard = guard.map(|answer| (false, answer));
     let peers = Peers::find(runtime_dir)?;
     let proxies = peers.paths().iter().filter_map(|path| {
-        let answer = ask_at(path, &Request::Config).transpose()?;
+        let answer = ask_at(path, &Question::Config).transpose()?;
         Some(answer.map(|answer| (true, answer)))
     });
     let answers = guard.map(Ok).into_iter().chain(proxies);
     for answer in answers {
-        let (has_proxies, answer) = answer?;
+        let (has_proxies, in_force): (bool, InForce) = answer?;
         // A process with flags only has no file to compare.
-        if let Answer::Config {
-            file: Some(file),
-            text,
-            classes,
-        } = answer
-        {
+        if let Some(file) = in_force.file {
+            let text = in_force.text;
             let source = Source { file, text };
-            let classes = classes.map(|classes| classes.into_iter().map(class_of));
+            let classes = in_force
+                .classes
+                .map(|classes| classes.into_iter().map(class_of));
             running.push(Running {
                 has_proxies,
                 source,

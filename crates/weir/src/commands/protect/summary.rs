@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use weir_core::listener::{Listener, Mode};
+use weir_core::word::Word;
 
 use crate::daemon::overload::Total;
 use crate::daemon::report::counters_by_name;
 use crate::show::describe;
 use crate::show::report::counter_table;
 use crate::show::table::indent;
+
+/// Listeners, or places of one, that the first lines name.
+pub const SHOWN: usize = 12;
 
 /// A paragraph for each listener that had a connection.
 pub fn text(totals: &[Total], time: Duration) -> String {
@@ -31,6 +35,7 @@ fn one(total: &Total, time: Duration) -> String {
         listener,
         counters,
         waits,
+        would,
     } = total;
     let what = match listener.mode {
         Mode::Enforce => "protection",
@@ -40,11 +45,13 @@ fn one(total: &Total, time: Duration) -> String {
         "weir: {what} of {} is off after {:.1} s: {}\n",
         object(listener),
         time.as_secs_f64(),
-        describe::totals(listener.mode, counters),
+        describe::totals(listener.mode, counters, *would),
     );
     let wait = describe::waits(waits).map_or(String::new(), |waits| format!("  {waits}\n"));
+    let more = describe::observed_verdicts(counters, *would);
+    let more = more.map_or(String::new(), |more| format!("  {more}\n"));
     let counters = counter_table(&counters_by_name(counters));
-    first + &wait + &indent(&counters)
+    first + &wait + &more + &indent(&counters)
 }
 
 /// `port 80`, or with the address if it is not every one.
@@ -55,9 +62,29 @@ pub fn object(listener: &Listener) -> String {
     }
 }
 
+pub fn queue(report: &weir_api::Listener) -> String {
+    if !report.listening {
+        return "nothing listens there yet".to_owned();
+    }
+    let sockets = match report.sockets.len() {
+        1 => String::new(),
+        n => format!(" in {n} sockets"),
+    };
+    let (length, limit) = (report.queue_length, report.queue_limit);
+    let drains = match report.mode == Mode::Enforce.word() && length > limit / 2 {
+        true => {
+            ", and those that wait there are served first: until their wait is short enough new clients may be refused (`weir status` says \
+             for about how long; a restart of the server empties the queue at once)"
+        }
+        false => "",
+    };
+    format!("listen queue {length} of {limit}{sockets}{drains}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::forecast::Would;
     use weir_core::listener::ListenAddress;
     use weir_core::overload::Waits;
     use weir_core::verdict::{Counters, Verdict};
@@ -80,6 +107,7 @@ mod tests {
             listener,
             counters,
             waits,
+            would: None,
         }
     }
 
@@ -99,7 +127,12 @@ weir: protection of port 80 is off after 12.3 s: admitted 70, refused 30 (30 %)
 
     #[test]
     fn an_observation_says_what_would_have_been_refused() {
-        let said = text(&[total(80, Mode::Observe, 45, 55)], TIME);
+        let mut total = total(80, Mode::Observe, 1, 99);
+        total.would = Some(Would {
+            offered: 100,
+            refused: 55,
+        });
+        let said = text(&[total], TIME);
         assert!(
             said.contains("admitted 45, would have refused 55 (55 %)\n"),
             "{said}"

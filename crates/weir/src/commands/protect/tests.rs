@@ -24,7 +24,7 @@ fn lines(flags: &[&str], sockets: Vec<ListenSocket>) -> String {
     let environment = Environment {
         syn_cookies: SynCookies::WhenNeeded,
         bpf_cookies: true,
-        conntrack: false,
+        syn_filter: None,
     };
     let session = Session::start(fake, environment, listeners, Vec::new(), links).unwrap();
     on_lines(&session, &wanted).unwrap()
@@ -50,6 +50,20 @@ fn one_line_says_what_is_protected_how_and_how_to_take_it_off() {
         "weir: observing 10.0.0.1:80 (reserv rst-syn, admit queue) on lo, eth0; \
          nothing listens there yet; Ctrl-C takes it off\n"
     );
+}
+
+#[test]
+fn a_queue_that_is_long_already_is_said_to_drain_first() {
+    let incident = |flags: &[&str], queue_length| {
+        let full = ListenSocket {
+            queue_length,
+            ..socket("0.0.0.0", 80)
+        };
+        lines(flags, vec![full]).contains("new clients may be refused")
+    };
+    assert!(incident(&["80"], 512));
+    assert!(!incident(&["80"], 30));
+    assert!(!incident(&["80", "--observe"], 512));
 }
 
 #[test]

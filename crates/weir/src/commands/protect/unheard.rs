@@ -14,7 +14,7 @@ use crate::host::sockets::is_served;
 const SHOWN: usize = 3;
 
 /// A network namespace, with the ports on which a socket listens in it.
-type Elsewhere = (BTreeSet<u16>, Space);
+type PortsHeard = (BTreeSet<u16>, Space);
 
 /// Whether some socket serves the listener. `elsewhere` gives the other network namespaces in which something listens.
 ///
@@ -23,7 +23,7 @@ type Elsewhere = (BTreeSet<u16>, Space);
 pub fn something_listens(
     listener: &Listener,
     sockets: &[ListenSocket],
-    elsewhere: impl Fn() -> Vec<Elsewhere>,
+    elsewhere: impl Fn() -> Vec<PortsHeard>,
 ) -> Result<()> {
     if is_served(listener, sockets) {
         return Ok(());
@@ -59,7 +59,7 @@ fn other_address(listener: &Listener, here: &[&ListenSocket]) -> (String, String
 }
 
 /// Nothing has the port here: one elsewhere may have it, or be meant where address translation changes the port.
-fn nowhere_here(port: u16, sockets: &[ListenSocket], elsewhere: &[Elsewhere]) -> (String, String) {
+fn nowhere_here(port: u16, sockets: &[ListenSocket], elsewhere: &[PortsHeard]) -> (String, String) {
     let same: Vec<(u16, &Space)> = elsewhere
         .iter()
         .filter(|(ports, _)| ports.contains(&port))
@@ -92,8 +92,8 @@ fn in_namespaces(found: &[(u16, &Space)]) -> String {
         .iter()
         .take(SHOWN)
         .map(|(port, space)| {
-            let (name, enter) = (space.describe(), space.enter());
-            format!("a server listens on port {port} in {name}: `{enter} weir protect {port}`")
+            let (name, command) = (space.describe(), space.protect(*port));
+            format!("a server listens on port {port} in {name}: `{command}`")
         })
         .collect();
     let more = match found.len().saturating_sub(SHOWN) {
@@ -122,7 +122,7 @@ mod tests {
     use crate::daemon::backend::fake::socket;
     use crate::host::processes::Process;
 
-    fn failure(address: &str, sockets: &[ListenSocket], elsewhere: &[Elsewhere]) -> String {
+    fn failure(address: &str, sockets: &[ListenSocket], elsewhere: &[PortsHeard]) -> String {
         let address = weir_config::parse_listen_address(address).unwrap();
         let listener = Listener::new("web", address);
         let failure = something_listens(&listener, sockets, || elsewhere.to_vec());
@@ -176,7 +176,7 @@ mod tests {
         let said = failure("*:8080", &[], &[on(80), on(8080)]);
         for words in [
             "nothing listens on *:8080 in this network namespace\n",
-            "nginx (pid 7, container 3f2a9c0b3f2a): `nsenter -t 7 --net weir protect 8080`",
+            "nginx (pid 7, container 3f2a9c0b3f2a): `weir protect 8080 --where container:3f2a9c0b3f2a`",
         ] {
             assert!(said.contains(words), "{said}");
         }
@@ -184,7 +184,7 @@ mod tests {
         let said = failure("*:8080", &[socket("0.0.0.0", 22)], &[on(80)]);
         for words in [
             "a server listens on port 22; start the server first; if port 8080 is translated",
-            "container 3f2a9c0b3f2a): `nsenter -t 7 --net weir protect 80`",
+            "container 3f2a9c0b3f2a): `weir protect 80 --where container:3f2a9c0b3f2a`",
         ] {
             assert!(said.contains(words), "{said}");
         }

@@ -10,9 +10,9 @@ use weir_kernel::ListenSocket;
 
 use super::cgroup::{self, Cgroup};
 use crate::daemon::backend::Backend;
-use crate::daemon::session::Session;
+use crate::daemon::rights::owners;
+use crate::daemon::session::{Session, accepts};
 use crate::failure::Result;
-use crate::ipc::api::owners;
 
 /// How often the servers' processes are looked for: every descriptor of the machine is read.
 const FIND_EVERY: Duration = Duration::from_secs(10);
@@ -87,15 +87,18 @@ pub fn listener_reading(
     sockets: &[&ListenSocket],
     counters: &Counters,
 ) -> ListenerReading {
+    let accepts = accepts(sockets.iter().copied().filter(|socket| !socket.parked));
     let sum = |of: fn(&ListenSocket) -> u32| sockets.iter().map(|socket| of(socket)).sum();
     ListenerReading {
         name: name.to_owned(),
         queue_length: sum(|socket| socket.queue_length),
         queue_limit: sum(|socket| socket.queue_limit),
         half_open: sum(|socket| socket.half_open),
+        service: accepts.map(|per_second| Duration::from_secs_f64(1.0 / per_second)),
         syns: syns(counters),
         admitted: admitted(counters),
         refused: counters.refused(),
+        inside: None,
     }
 }
 
@@ -237,11 +240,19 @@ mod tests {
     #[test]
     fn each_syn_is_counted_once() {
         let counters = Counters([1; _]);
-        // A repeated SYN is none, nor are ACKs, FINs and notes; a first fragment only may be one.
+        // A repeated SYN is none, nor one that adds a path to an MPTCP connection, nor are ACKs, FINs and notes; a first
+        // fragment only may be one.
         let kinds = weir_core::verdict::VERDICTS.iter();
+        let none = [
+            "syn_repeated",
+            "syn_unheard",
+            "syn_in_fragments",
+            "syn_join",
+            "syn_retried",
+        ];
         let syns_by_name = kinds
             .filter(|row| row.name.starts_with("syn_") || row.name.starts_with("cookie_sent"))
-            .filter(|row| !["syn_repeated", "syn_unheard", "syn_in_fragments"].contains(&row.name));
+            .filter(|row| !none.contains(&row.name));
         assert_eq!(syns(&counters) as usize, syns_by_name.count());
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_api::{Cause, Decision, Episode, Event, Refusal, Reload};
+use weir_api::{Decision, Episode, Event, Refusal, Reload};
 use weir_core::overload;
 use weir_core::refusals;
 use weir_core::units::about_duration;
 use weir_proxy::HealthChange;
 
-use crate::failure;
+use crate::daemon::session::SightChange;
+use crate::failure::Failure;
 
 /// An event of which there is a sentence only.
 pub fn plain(kind: &str, severity: &str, text: impl Into<String>) -> Event {
@@ -103,22 +104,22 @@ pub fn class_changed(class: &str, text: impl Into<String>) -> Event {
     }
 }
 
-/// A cause as the schema has it.
-pub fn cause(cause: &failure::Cause) -> Cause {
-    Cause {
-        message: cause.message.clone(),
-        hint: cause.hint.clone(),
+/// A listener is not in force any more, or is again.
+pub fn sight(change: &SightChange) -> Event {
+    let (kind, severity) = match change.in_force {
+        true => ("in_force", "info"),
+        false => ("not_in_force", "error"),
+    };
+    Event {
+        listener: Some(change.listener.clone()),
+        ..plain(kind, severity, change.text.clone())
     }
 }
 
 /// What came of a reload.
-pub fn reload_outcome(
-    mut reload: Reload,
-    failure: Option<&failure::Failure>,
-    stays: &str,
-) -> Event {
+pub fn reload_outcome(mut reload: Reload, failure: Option<&Failure>, stays: &str) -> Event {
     if let Some(failure) = failure {
-        reload.errors = failure.causes.iter().map(cause).collect();
+        reload.errors.clone_from(&failure.causes);
     }
     let file = reload.config.as_deref().unwrap_or("no config file");
     let first = reload.errors.first().map(|cause| cause.message.as_str());

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use weir_api::Event;
+use weir_core::units::count;
 
 /// Events that may wait for the writer; those after them are lost.
 const QUEUE: usize = 1024;
@@ -104,6 +105,13 @@ fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o640);
     options.custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC);
+    // It would be written over.
+    if std::fs::metadata(path).is_ok_and(|there| there.file_type().is_block_device()) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is a block device, not a file",
+        ));
+    }
     options.open(path)
 }
 
@@ -138,7 +146,8 @@ impl Writer {
                     let lost = std::mem::take(&mut self.lost) + self.missed.lines.swap(0, Relaxed);
                     if lost > 0 {
                         let path = self.path.display();
-                        tracing::warn!("{path} can be written again; {lost} events are lost");
+                        let lost = count(lost as usize, "event");
+                        tracing::warn!("{path} can be written again; {lost} lost");
                     }
                 }
                 Err(error) => {
@@ -295,6 +304,21 @@ mod tests {
         writer.write("last\n").unwrap();
         let bytes = reader.read(&mut part).unwrap();
         assert_eq!(&part[..bytes], b"\nnext\nlast\n");
+    }
+
+    #[test]
+    fn a_disk_is_not_written_over() {
+        use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        // No driver has this one.
+        if mknod(&path, SFlag::S_IFBLK, Mode::S_IRWXU, makedev(4000, 1)).is_err() {
+            return println!("SKIP: only root makes device files");
+        }
+        let error = open(&path).unwrap_err();
+        assert!(error.to_string().contains("block device"), "{error}");
+        let error = open(folder.path()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use axum::body::Bytes;
+use weir_api::{Answer, ClassChange, Question};
 use weir_config::{Environment, SynCookies};
 use weir_core::class::Class;
 use weir_core::listener::{ListenAddress, Listener};
@@ -12,11 +14,12 @@ use weir_core::listener::{ListenAddress, Listener};
 use super::classes;
 use crate::daemon::backend::fake::{Fake, socket};
 use crate::daemon::session::Session;
+use crate::failure::Code;
 use crate::host::links::fake::link;
-use crate::ipc::api::settings;
-use crate::ipc::call::Change;
-use crate::ipc::control::{Answer, Client, Request};
-use crate::ipc::peer::Peer;
+use crate::ipc::api::{keys, named};
+use crate::ipc::control::{Client, read};
+use crate::ipc::peer::{Asker, Peer};
+use crate::ipc::reply::Refused;
 
 /// Requests of one input at most: more show nothing new, and cost time.
 const REQUESTS: usize = 16;
@@ -28,7 +31,7 @@ fn guard() -> Session<Fake> {
     let environment = Environment {
         syn_cookies: SynCookies::WhenNeeded,
         bpf_cookies: true,
-        conntrack: false,
+        syn_filter: None,
     };
     let fake = Fake::default();
     fake.0.borrow_mut().sockets = vec![socket("0.0.0.0", 80)];
@@ -63,6 +66,19 @@ fn is_sound(session: &Session<Fake>) {
     serde_json::to_string(&reports).expect("reports are JSON");
 }
 
+/// Asks for a change.
+fn changes(session: &mut Session<Fake>, change: &ClassChange, asker: Asker, may: bool) {
+    assert!(!change.to_string().is_empty());
+    let before = session.classes().to_vec();
+    match classes::change(session, change, asker) {
+        Ok(_) => assert!(may, "nobody may write no class"),
+        Err(failure) => {
+            assert!(failure.code != Code::Failed, "{failure}");
+            assert_eq!(session.classes(), before, "what is refused changes nothing");
+        }
+    }
+}
+
 /// Lines of a method, a class's name and a body, as of the API; the first byte says whether root asks.
 ///
 /// # Panics
@@ -72,34 +88,30 @@ pub fn api(data: &[u8]) {
         return;
     };
     let is_root = who % 4 != 0;
-    let peer = Peer {
+    let asker = Asker::Api(Peer {
         uid: if is_root { 0 } else { NOBODY },
         pid: None,
-    };
+    });
     let mut session = guard();
     for line in lines.split(|&byte| byte == b'\n').take(REQUESTS) {
         let mut parts = line.splitn(3, |&byte| byte == b' ');
         let method = parts.next().unwrap_or_default();
         let name = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
-        let body = Bytes::copy_from_slice(parts.next().unwrap_or_default());
-        let change = match (method, settings(Ok(body))) {
-            (b"DELETE", _) => Change::Remove(name),
-            (_, Err((status, failure))) => {
+        let body = Ok(Bytes::copy_from_slice(parts.next().unwrap_or_default()));
+        let change = match method {
+            b"DELETE" => Ok(ClassChange::Remove { name }),
+            b"POST" => named(body).map(|(name, keys)| ClassChange::Add { name, keys }),
+            b"PUT" => keys(body).map(|keys| ClassChange::Put { name, keys }),
+            _ => keys(body).map(|keys| ClassChange::Set { name, keys }),
+        };
+        let change = match change {
+            Ok(change) => change,
+            Err(Refused(status, failure)) => {
                 assert!(status.is_client_error() && !failure.causes.is_empty());
                 continue;
             }
-            (b"POST", Ok(settings)) => Change::Add(settings),
-            (b"PUT", Ok(settings)) => Change::Put(name, settings),
-            (_, Ok(settings)) => Change::Set(name, settings),
         };
-        let before = session.classes().to_vec();
-        match classes::change(&mut session, &change, peer) {
-            Ok(_) => assert!(is_root, "nobody may write no class"),
-            Err((status, failure)) => {
-                assert!((400..500).contains(&status), "{failure}");
-                assert_eq!(session.classes(), before, "what is refused changes nothing");
-            }
-        }
+        changes(&mut session, &change, asker, is_root);
         is_sound(&session);
     }
 }
@@ -118,18 +130,21 @@ pub fn control(data: &[u8]) {
             .expect("the buffer takes it");
         theirs.shutdown(Shutdown::Write).expect("a socket");
         let client = Client::on(ours);
-        let Ok(request) = client.request() else {
+        let Ok(question) = client.question() else {
             continue;
         };
-        let text = serde_json::to_string(&request).expect("requests are JSON");
-        let again: Request = serde_json::from_str(&text).expect("what is written is read");
-        assert_eq!(again, request);
-        let answer = match request {
-            Request::Class(change) => {
-                assert!(!change.to_string().is_empty());
-                classes::command(&mut session, &change, None, client.peer())
+        let text = serde_json::to_string(&question).expect("questions are JSON");
+        let again: Question = serde_json::from_str(&text).expect("what is written is read");
+        assert_eq!(again, question);
+        let answer = match question {
+            Question::Class(change) => {
+                changes(&mut session, &change, client.asker(), true);
+                session.class_reports().map(Answer::Classes)
             }
-            Request::Exec(report) => classes::exec(&mut session, report),
+            Question::Exec(report) => {
+                let told = session.exec_told(report, Instant::now());
+                told.map(|()| Answer::Classes(Vec::new()))
+            }
             _ => continue,
         };
         is_sound(&session);
@@ -139,7 +154,6 @@ pub fn control(data: &[u8]) {
         BufReader::new(theirs)
             .read_line(&mut said)
             .expect("an answer");
-        let read: Answer = serde_json::from_str(&said).expect("a client reads it");
-        assert_eq!(read, answer);
+        assert_eq!(read(&said).expect("a client reads it"), answer);
     }
 }

@@ -10,13 +10,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use weir_api::{Answer, HandedOver, Question, Status};
 use weir_core::proxy::Proxy;
 use weir_proxy::{Sockets, handover};
 
 use super::{Inherited, InheritedProxy};
 use crate::cli::RUNTIME_DIR;
 use crate::failure::{Failure, Result};
-use crate::ipc::control::{self, Answer, Client, ControlSocket, HandedOver, Request, namespace};
+use crate::ipc::control::{self, Client, ControlSocket, another_answer, namespace};
 use crate::ipc::control_listener::ControlListener;
 use crate::ipc::socket_file::{SocketFile, remove_dead};
 use crate::ipc::socket_note;
@@ -73,7 +74,7 @@ impl Drop for ProcessSocket {
 }
 
 impl ControlSocket for ProcessSocket {
-    fn next(&self) -> Option<(Request, Client)> {
+    fn next(&self) -> Option<(Question, Client)> {
         control::next_client(&self.listener)
     }
 }
@@ -160,13 +161,7 @@ impl Peers {
         Ok(Peers(paths))
     }
 
-    /// Asks each of them. Sockets that nobody listens on any more are passed over.
-    pub fn ask(&self, request: &Request) -> Vec<Result<Answer>> {
-        let ask = |path: &PathBuf| ask_at(path, request).transpose();
-        self.0.iter().filter_map(ask).collect()
-    }
-
-    /// Their sockets, to [ask](ask_at) one by itself.
+    /// Their sockets, to [ask](control::ask_at).
     pub fn paths(&self) -> &[PathBuf] {
         &self.0
     }
@@ -179,24 +174,15 @@ impl Peers {
 /// No /proc.
 pub fn reports_of_all(runtime_dir: &Path) -> Result<(Vec<weir_api::Proxy>, Vec<Failure>)> {
     let (mut proxies, mut silent) = (Vec::new(), Vec::new());
-    for answer in Peers::find(runtime_dir)?.ask(&Request::Status) {
-        match answer {
-            Ok(Answer::Status(report)) => proxies.extend(report.proxies),
-            Ok(_) => silent.push(control::another_answer()),
+    for path in Peers::find(runtime_dir)?.paths() {
+        match control::ask_at::<Status>(path, &Question::Status) {
+            Ok(Some(report)) => proxies.extend(report.proxies),
+            // Nobody listens there any more.
+            Ok(None) => {}
             Err(failure) => silent.push(failure),
         }
     }
     Ok((proxies, silent))
-}
-
-/// Asks the process whose control socket this is; `None` if nobody listens there any more.
-///
-/// # Errors
-/// No right to ask, or it does not answer; or its answer is one.
-pub fn ask_at(path: &Path, request: &Request) -> Result<Option<Answer>> {
-    let stream = control::connect(path)?;
-    let ask = |stream| control::ask_on(&stream, path, request.clone());
-    stream.map(ask).transpose()
 }
 
 /// A process whose sockets were taken over; it goes on accepting until it is told.
@@ -211,7 +197,7 @@ impl Predecessor {
     /// # Errors
     /// It does not answer.
     pub fn retire(self) -> Result<u32> {
-        match control::ask_on(&self.stream, &self.path, Request::Retire)? {
+        match control::ask_on(&self.stream, &self.path, &Question::Retire)? {
             Answer::Retired { pid } => Ok(pid),
             _ => Err(another_answer()),
         }
@@ -229,9 +215,7 @@ pub fn take_over(runtime_dir: &Path, proxies: &[Proxy]) -> Result<(Vec<Predecess
         let Some(stream) = control::connect(&path)? else {
             continue;
         };
-        let Answer::HandedOver(handed) = control::ask_on(&stream, &path, Request::HandOver)? else {
-            return Err(another_answer());
-        };
+        let handed: Vec<HandedOver> = control::ask_on(&stream, &path, &Question::HandOver)?;
         let sockets = receive(&stream, &handed)?;
         if handed.iter().any(|one| wanted.contains(&one.listen)) {
             inherited.extend(sockets);
@@ -252,9 +236,4 @@ fn receive(stream: &UnixStream, handed: &[HandedOver]) -> Result<Inherited> {
     };
     let received = handed.iter().map(receive).collect::<std::io::Result<_>>();
     received.map_err(|error| Failure::io("take the listening sockets over", error))
-}
-
-fn another_answer() -> Failure {
-    let hint = "is the running weir of another version? stop it, then start this one";
-    Failure::failed("the running weir gave another answer", hint)
 }

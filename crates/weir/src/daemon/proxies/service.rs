@@ -3,20 +3,20 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_api::metrics::{Figures, text};
-use weir_api::{Process, Status};
+use weir_api::{Answer, HandedOver, Process, Question, Reloaded, Status};
 use weir_config::Config;
 use weir_proxy::{Server, handover};
 
 use super::{Proxies, report};
 use crate::daemon::config_file::Reloads;
-use crate::daemon::frame::refuse;
-use crate::daemon::service::{Reloaded, Service};
+use crate::daemon::service::Service;
 use crate::failure::{Failure, Result};
-use crate::ipc::control::{Answer, Client, HandedOver, Request};
+use crate::ipc::control::Client;
 use crate::ipc::endpoints::Endpoints;
+use crate::ipc::peer::Asker;
 use crate::show::describe::count;
 use crate::show::log;
 
@@ -62,10 +62,8 @@ impl ProxyService {
         }
     }
 
-    /// Sends the listening sockets, and goes on accepting until the successor does.
-    fn hand_over(&mut self, client: Client) {
-        let running = self.proxies.running();
-        let sockets = || running.iter().filter_map(Server::sockets);
+    /// The sockets that a successor gets.
+    fn handed_over(&self) -> Vec<HandedOver> {
         let of_one = |server: &Server| {
             Some(HandedOver {
                 listen: server.settings().listen,
@@ -73,71 +71,41 @@ impl ProxyService {
                 addresses: server.addresses().into_iter().collect(),
             })
         };
-        client.answer(&Answer::HandedOver(
-            running.iter().filter_map(of_one).collect(),
-        ));
-        match sockets().try_for_each(|sockets| handover::send(&client, sockets.fds())) {
-            Ok(()) => self.successor = Some(client),
-            Err(error) => tracing::warn!("the listening sockets were not handed over: {error}"),
-        }
+        self.proxies.running().iter().filter_map(of_one).collect()
     }
 
     fn on_successor(&mut self, endpoints: &mut Endpoints) {
         let Some(successor) = self.successor.take() else {
             return;
         };
-        match successor.request() {
-            Ok(Request::Retire) => {
-                tracing::info!("process of {} took over", successor.peer());
+        match successor.question() {
+            Ok(Question::Retire) => {
+                tracing::info!("process of {} took over", successor.asker());
                 self.proxies.retire_all();
                 // The successor listens there next.
                 endpoints.close();
                 let pid = std::process::id();
-                successor.answer(&Answer::Retired { pid });
+                successor.answer(&Ok(Answer::Retired { pid }));
             }
             // It looked only, or could not start: nothing has changed here.
             Ok(_) | Err(_) => tracing::debug!("a successor did not take over"),
         }
     }
-}
 
-impl Service for ProxyService {
-    fn sources(&self) -> Vec<BorrowedFd<'_>> {
-        let successor = self.successor.iter().map(AsFd::as_fd);
-        [self.proxies.waker().as_fd()]
-            .into_iter()
-            .chain(successor)
-            .collect()
-    }
-
-    fn work(&mut self, ready: &[bool], endpoints: &mut Endpoints) -> Result<()> {
-        let is_ready = |index: usize| ready.get(index).copied().unwrap_or(false);
-        if is_ready(0) {
-            self.tend();
-        }
-        if is_ready(1) {
-            self.on_successor(endpoints);
-        }
-        if self.stopping {
-            self.successor = None;
-        }
-        Ok(())
-    }
-
-    fn report(&self, reloads: &Reloads) -> Result<Status> {
+    fn report(&self, reloads: &Reloads) -> Status {
         let file = self.file.as_ref().map(|file| file.display().to_string());
         let mut proxies = self.proxies.reports(file.as_deref());
         for proxy in &mut proxies {
             proxy.last_reload = reloads.last.clone();
             proxy.unconfirmed_s = reloads.unconfirmed_s;
         }
-        Ok(Status {
+        Status {
             proxies,
             ..Status::default()
-        })
+        }
     }
 
-    fn metrics(&self, reloads: &Reloads) -> Result<String> {
+    fn metrics(&self, reloads: &Reloads) -> String {
         let figures = Figures {
             proxies: self.proxies.reports(None),
             process: Process {
@@ -151,17 +119,71 @@ impl Service for ProxyService {
             last_reload: reloads.last.clone(),
             ..Figures::default()
         };
-        Ok(text(report::metrics(), &figures))
+        text(report::metrics(), &figures)
+    }
+}
+
+impl Service for ProxyService {
+    fn sources(&self) -> Vec<BorrowedFd<'_>> {
+        let successor = self.successor.iter().map(AsFd::as_fd);
+        [self.proxies.waker().as_fd()]
+            .into_iter()
+            .chain(successor)
+            .collect()
     }
 
-    fn request(&mut self, request: Request, client: Client) {
-        match request {
-            Request::HandOver => self.hand_over(client),
-            Request::Class(_) | Request::Exec(_) => {
-                let message = "this process runs proxies, whose classes are those of their file";
-                refuse(&client, message);
+    fn work(&mut self, _now: Instant, ready: &[bool], endpoints: &mut Endpoints) -> Result<()> {
+        let is_ready = |index: usize| ready.get(index).copied().unwrap_or(false);
+        if is_ready(0) {
+            self.tend();
+        }
+        if is_ready(1) {
+            self.on_successor(endpoints);
+        }
+        if self.stopping {
+            self.successor = None;
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        question: &Question,
+        _asker: Asker,
+        _now: Instant,
+        reloads: &Reloads,
+    ) -> Result<Answer> {
+        match question {
+            Question::Status => Ok(Answer::Status(Box::new(self.report(reloads)))),
+            Question::Metrics => Ok(Answer::Metrics(self.metrics(reloads).into())),
+            Question::Classes => Ok(Answer::Classes(Vec::new())),
+            Question::HandOver => Ok(Answer::HandedOver(self.handed_over())),
+            Question::Class(change) => {
+                let message = format!(
+                    "class {:?}: this process has no classes to change",
+                    change.class()
+                );
+                let hint = "classes of proxies are those of the config file: change it, then `weir reload`";
+                Err(Failure::conflict(message, hint))
             }
-            _ => refuse(&client, "this process runs proxies and guards nothing"),
+            _ => {
+                let hint = "the access log of a proxy says why it refused a client";
+                let message = "this process runs proxies and guards nothing";
+                Err(Failure::unknown(message, hint))
+            }
+        }
+    }
+
+    /// The sockets themselves follow the answer; it goes on accepting until the successor does.
+    fn deliver(&mut self, question: &Question, answer: Result<Answer>, client: Client) {
+        client.answer(&answer);
+        if !matches!((question, answer), (Question::HandOver, Ok(_))) {
+            return;
+        }
+        let mut sockets = self.proxies.running().iter().filter_map(Server::sockets);
+        match sockets.try_for_each(|sockets| handover::send(&client, sockets.fds())) {
+            Ok(()) => self.successor = Some(client),
+            Err(error) => tracing::warn!("the listening sockets were not handed over: {error}"),
         }
     }
 
@@ -170,7 +192,7 @@ impl Service for ProxyService {
         self.proxies.reopen_logs();
     }
 
-    fn reload(&mut self, config: Config, file: &Path) -> Result<Reloaded> {
+    fn reload(&mut self, config: Config, file: &Path, _now: Instant) -> Result<Reloaded> {
         if config.proxies.is_empty() {
             return Err(no_proxy_in(file));
         }
@@ -179,11 +201,8 @@ impl Service for ProxyService {
         self.proxies.check_descriptors();
         tracing::info!("{} in force", count(proxies, "proxy"));
         Ok(Reloaded {
-            not_in_force: Vec::new(),
-            listeners: 0,
-            destinations: 0,
             proxies,
-            warnings: Vec::new(),
+            ..Reloaded::default()
         })
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::EventFd;
 use weir_core::class::OTHER;
-use weir_core::queue::{Depth, Pace, ReleaseOrder, Rule, Waiting};
+use weir_core::queue::{Depth, Pace, ParkingRule, ReleaseOrder, Waiting};
 use weir_core::refusals::Refusal;
 use weir_core::verdict::Verdict;
 use weir_kernel::ListenSocket;
@@ -163,11 +163,25 @@ impl Releaser {
             if let Err(error) = self.release(sweep) {
                 tracing::warn!("{error}");
             }
+            if sweep && self.keeps_out() {
+                self.scan();
+            }
             if sweep {
                 beat = now + HEARTBEAT;
                 self.publish(shared);
             }
         }
+    }
+
+    /// Whether a server has a filter of its own by now, which what is parked does not meet.
+    fn keeps_out(&self) -> bool {
+        let servers = self
+            .parked
+            .keys()
+            .flat_map(|&number| self.queue.servers(number));
+        servers
+            .into_iter()
+            .any(|server| server.own_filters.because().is_some())
     }
 
     fn wait(&mut self, beat: Instant) -> weir_kernel::Result<Vec<Event>> {
@@ -363,6 +377,7 @@ impl Releaser {
 
     /// The group of these sockets: the one that there is, with the settings of now, or a new one.
     fn attached(&mut self, wanted: &Wanted, sockets: &[ListenSocket]) -> weir_kernel::Result<u32> {
+        Parking::check(sockets)?;
         let inodes = identity(sockets);
         let priorities: Vec<u8> = wanted.classes.values().map(|c| c.priority).collect();
         let ageing = wanted.listener.ageing;
@@ -543,8 +558,8 @@ impl Parked {
     }
 
     /// Which connections are released, and which go straight to the servers, by now.
-    fn rule(&self, now: Duration) -> Rule {
-        Rule::of(&self.order, now, self.depth.get(), self.bounded)
+    fn rule(&self, now: Duration) -> ParkingRule {
+        ParkingRule::of(&self.order, now, self.depth.get(), self.bounded)
     }
 
     /// Fills the servers' queues: up to the depth, if it is time for that, and up to their limits with connections

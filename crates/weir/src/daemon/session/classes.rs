@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use weir_config::{Fault, Given, change, check_classes};
-use weir_core::class::{Class, Limit, OTHER, OTHER_PRIORITY};
+use weir_config::{Fault, check_classes};
+use weir_core::class::{BucketLimit, Class, OTHER, OTHER_PRIORITY};
 use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_kernel::CONTROLLED_FOR;
@@ -30,46 +30,6 @@ impl<B: Backend> Session<B> {
         self.classes.undone_by(next)
     }
 
-    /// Adds a class.
-    ///
-    /// # Errors
-    /// One of this name is there, or it ties with another one, or names no listener; nothing changes.
-    pub fn add_class(&mut self, name: &str, keys: &BTreeMap<String, Given>) -> Result<()> {
-        if self.classes().iter().any(|class| class.name == name) {
-            let hint = "`weir class set` changes it";
-            return Err(Failure::usage(
-                format!("there is a class {name:?} already"),
-                hint,
-            ));
-        }
-        let class = changed(&Class::new(""), name, keys, true)?;
-        let mut classes = self.classes().to_vec();
-        classes.push(class);
-        self.replace_classes(classes)
-    }
-
-    /// Changes these keys of a class; the others keep their values.
-    ///
-    /// # Errors
-    /// As [`Session::add_class`], or no class has this name.
-    pub fn set_class(&mut self, name: &str, keys: &BTreeMap<String, Given>) -> Result<()> {
-        let index = self.class_index(name)?;
-        let mut classes = self.classes().to_vec();
-        classes[index] = changed(&classes[index], name, keys, false)?;
-        self.replace_classes(classes)
-    }
-
-    /// Removes a class.
-    ///
-    /// # Errors
-    /// No class has this name.
-    pub fn remove_class(&mut self, name: &str) -> Result<()> {
-        let index = self.class_index(name)?;
-        let mut classes = self.classes().to_vec();
-        classes.remove(index);
-        self.replace_classes(classes)
-    }
-
     /// Puts other classes in force, atomically for every packet; those that stay keep bucket and
     /// counters.
     ///
@@ -78,12 +38,33 @@ impl<B: Backend> Session<B> {
     pub fn replace_classes(&mut self, classes: Vec<Class>) -> Result<()> {
         classes.iter().try_for_each(check_guarded)?;
         let next = self.classes.replaced(classes);
-        let listeners: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
+        let listeners = self.all_listeners();
+        let is_there = |name: &String| listeners.iter().any(|one| one.name == *name);
+        let is_known = |class: &Class| class.listener.as_ref().is_none_or(is_there);
+        let code = match next.list().iter().all(is_known) {
+            true => Code::Conflict,
+            false => Code::Usage,
+        };
         check_classes(next.list(), &listeners)
-            .map_err(|(class, fault)| class_failure(&class, fault))?;
+            .map_err(|(class, fault)| class_failure(code, &class, fault))?;
         self.backend.set_classes(next.list())?;
         self.classes = next;
         self.prioritize()
+    }
+
+    /// Those of every network namespace, each once.
+    fn all_listeners(&self) -> Vec<Listener> {
+        let mut all: Vec<Listener> = self.asked().cloned().collect();
+        for listener in &self.elsewhere {
+            if all.iter().all(|own| own.name != listener.name) {
+                all.push(listener.clone());
+            }
+        }
+        all
+    }
+
+    fn has_several(&self) -> bool {
+        self.policies.len() > 1 || !self.elsewhere.is_empty()
     }
 
     /// Sets the controller's limits of these classes (or of `other`), and lifts all others. A limit holds
@@ -92,8 +73,12 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// The kernel half refuses.
-    pub fn control(&mut self, limits: &BTreeMap<String, controller::Limit>) -> Result<()> {
-        let (now, until) = (Instant::now(), Instant::now() + CONTROLLED_FOR);
+    pub fn control(
+        &mut self,
+        limits: &BTreeMap<String, controller::Limit>,
+        now: Instant,
+    ) -> Result<()> {
+        let until = now + CONTROLLED_FOR;
         let names: BTreeSet<&str> = self.classes().iter().map(|c| c.name.as_str()).collect();
         let is_there = |name: &str| name == OTHER || names.contains(name);
         let controlled = |limit| Controlled { limit, until };
@@ -104,7 +89,7 @@ impl<B: Backend> Session<B> {
             .collect();
         let lifted = self.classes.controlled.keys();
         let lifted = lifted.filter(|name| !next.contains_key(*name));
-        let mut changes: BTreeMap<String, Option<Limit>> =
+        let mut changes: BTreeMap<String, Option<BucketLimit>> =
             lifted.map(|name| (name.clone(), None)).collect();
         for (name, one) in &next {
             let before = self.classes.controlled.get(name);
@@ -133,10 +118,18 @@ impl<B: Backend> Session<B> {
     /// The classes of one listener, and how many more there are. Counters are of classes, not of listeners: where there are
     /// several listeners those of a class of all are in [`Session::classes_of_all`].
     pub(super) fn classes_of(&self, listener: &str) -> Result<(Vec<weir_api::Class>, usize)> {
-        match self.policies.len() > 1 {
-            true => self.some_classes(|class| class.listener.as_deref() == Some(listener), false),
+        match self.has_several() {
+            true => self.classes_that_name(listener),
             false => self.some_classes(|class| class.is_of_listener(listener), true),
         }
+    }
+
+    /// The classes that name this listener, wherever it is, and how many more there are.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn classes_that_name(&self, listener: &str) -> Result<(Vec<weir_api::Class>, usize)> {
+        self.some_classes(|class| class.listener.as_deref() == Some(listener), false)
     }
 
     /// The classes of all listeners, `other` last, and how many more there are; none where one listener has them.
@@ -144,7 +137,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// The counters cannot be read.
     pub fn classes_of_all(&self) -> Result<(Vec<weir_api::Class>, usize)> {
-        match self.policies.len() > 1 {
+        match self.has_several() {
             true => self.some_classes(|class| class.listener.is_none(), true),
             false => Ok((Vec::new(), 0)),
         }
@@ -200,60 +193,21 @@ impl<B: Backend> Session<B> {
         }
         Ok(reports)
     }
-
-    fn class_index(&self, name: &str) -> Result<usize> {
-        if name == OTHER {
-            return Err(other_has_no_settings());
-        }
-        let index = self.classes().iter().position(|class| class.name == name);
-        index.ok_or_else(|| {
-            let names: Vec<&str> = self.classes().iter().map(|c| c.name.as_str()).collect();
-            let hint = match weir_config::did_you_mean(name, &names) {
-                Some(meant) => format!("did you mean {meant:?}?"),
-                None => "`weir class list` names them".to_owned(),
-            };
-            Failure::usage(format!("no class is named {name:?}"), hint)
-        })
-    }
 }
 
 /// Refuses a class of a proxy's clients: those are in the file, which the proxy reads.
 ///
 /// # Errors
 /// It is one.
-pub fn check_guarded(class: &Class) -> Result<()> {
+fn check_guarded(class: &Class) -> Result<()> {
     if class.is_guarded() {
         return Ok(());
     }
     let message = "proxy: classes of a proxy's clients are changed in its config file only";
     let fault = Fault::new(message, "write it there, then `weir reload`");
-    Err(class_failure(&class.name, fault))
+    Err(class_failure(Code::Usage, &class.name, fault))
 }
 
-/// Why [`OTHER`] cannot be changed.
-pub fn other_has_no_settings() -> Failure {
-    let message = "\"other\" is the class of the connections that no rule fits";
-    let hint = "it has no settings; a class without from, to and ports takes its place";
-    Failure::usage(message, hint)
-}
-
-/// The class with these keys changed. A class that is only changed keeps its name.
-fn changed(
-    class: &Class,
-    name: &str,
-    keys: &BTreeMap<String, Given>,
-    is_new: bool,
-) -> Result<Class> {
-    let name = Given::Text(name.to_owned());
-    let name = is_new.then_some(("name", &name));
-    let keys = keys.iter().map(|(key, given)| (key.as_str(), given));
-    let changed = change(class, name.into_iter().chain(keys));
-    changed.map_err(|fault| class_failure(&class.name, fault))
-}
-
-fn class_failure(name: &str, fault: Fault) -> Failure {
-    match name {
-        "" => Failure::fault(Code::Usage, "class", fault),
-        name => Failure::fault(Code::Usage, format_args!("class {name:?}"), fault),
-    }
+fn class_failure(code: Code, name: &str, fault: Fault) -> Failure {
+    Failure::fault(code, format_args!("class {name:?}"), fault)
 }

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use weir_api::ExecReport;
 use weir_kernel::ListenSocket;
-
-use crate::ipc::control::ExecReport;
 
 /// What was told is shown for so long: supervisors tell every second.
 const FRESH: Duration = Duration::from_secs(3);
@@ -57,10 +56,10 @@ impl ExecServers {
     }
 
     /// Takes a report in, and forgets servers that have ended.
-    pub fn tell(&mut self, report: ExecReport) {
+    pub fn tell(&mut self, report: ExecReport, now: Instant) {
         let alive = |server: &u32| std::path::Path::new(&format!("/proc/{server}")).exists();
         self.0
-            .retain(|server, (_, told)| told.elapsed() < FRESH || alive(server));
-        self.0.insert(report.server, (report, Instant::now()));
+            .retain(|server, (_, told)| now.duration_since(*told) < FRESH || alive(server));
+        self.0.insert(report.server, (report, now));
     }
 }

@@ -67,18 +67,11 @@ impl<B: Backend> Session<B> {
 
 #[cfg(test)]
 mod tests {
-    use weir_config::SynCookies;
     use weir_core::listener::ListenAddress;
 
     use super::*;
-    use crate::daemon::backend::fake::{Fake, socket};
+    use crate::daemon::backend::fake::{Fake, NORMAL, socket};
     use crate::host::links::fake::link;
-
-    const NORMAL: Environment = Environment {
-        syn_cookies: SynCookies::WhenNeeded,
-        bpf_cookies: true,
-        conntrack: false,
-    };
 
     fn listener(port: u16) -> Listener {
         Listener::new(format!("port-{port}"), ListenAddress { ip: None, port })

@@ -19,10 +19,30 @@ impl<B: Backend> Session<B> {
     /// What is in force now, for [`Session::put_back`].
     pub fn in_force(&self) -> InForce {
         InForce {
-            environment: self.environment,
+            environment: self.environment.clone(),
             listeners: self.asked().cloned().collect(),
             classes: self.classes.clone(),
         }
+    }
+
+    /// Puts other listeners in force, with the classes that are.
+    ///
+    /// # Errors
+    /// As of [`Session::swap`].
+    pub fn set_listeners(
+        &mut self,
+        environment: Environment,
+        listeners: Vec<Listener>,
+    ) -> Result<()> {
+        let before = self.in_force();
+        let classes = self.classes.list().to_vec();
+        self.put_in_force(environment, listeners, &classes)?;
+        self.follow_links();
+        let done = self.prioritize();
+        if done.is_err() {
+            self.put_back_or_say(before);
+        }
+        done
     }
 
     /// Puts back what was in force, atomically for every packet. Counters of listeners and classes that were not in force

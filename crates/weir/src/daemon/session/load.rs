@@ -2,37 +2,21 @@
 //! and whose sockets serve a listener.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_core::controller::{ListenerReading, Settings};
-use weir_core::listener::{Listener, Mode};
+use weir_core::forecast::Rule;
+use weir_core::listener::Listener;
+use weir_core::pace::Look;
 use weir_core::verdict::Counters;
 use weir_kernel::ListenSocket;
 
+use super::glance::{Glance, accepts, waits_too_long};
 use super::{Applied, Policy, Session};
 use crate::daemon::backend::Backend;
 use crate::daemon::controller::listener_reading;
 use crate::failure::{Failure, Result};
 use crate::host::sockets::serving;
-
-/// A listener in short.
-#[derive(Debug, Clone)]
-pub struct Glance {
-    /// Its name.
-    pub name: String,
-    /// Whether verdicts are carried out.
-    pub mode: Mode,
-    /// What was done since it is guarded.
-    pub counters: Counters,
-    /// Connections that wait for accept().
-    pub queue_length: u32,
-    /// Places in its listen queues.
-    pub queue_limit: u32,
-    /// Handshakes under way.
-    pub half_open: u32,
-    /// The estimated wait for accept(), the longest of its sockets; `None` while not known.
-    pub wait: Option<Duration>,
-}
 
 impl<B: Backend> Session<B> {
     /// Every listener's queue and counters.
@@ -46,7 +30,10 @@ impl<B: Backend> Session<B> {
             let name = &policy.asked.name;
             let serving = serving(&policy.asked, &all, &sockets);
             let counters = self.counters(name)?;
-            Ok(listener_reading(name, &serving, &counters))
+            Ok(ListenerReading {
+                inside: self.inside.get(name).copied(),
+                ..listener_reading(name, &serving, &counters)
+            })
         };
         self.policies.iter().map(load).collect()
     }
@@ -56,23 +43,76 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// The kernel half cannot be read.
     pub fn glances(&self) -> Result<Vec<Glance>> {
+        // Before the counters: each connection has had its SYN by then.
+        let came = self.backend.established()?;
         let sockets = self.backend.known_sockets()?;
         let all: Vec<Listener> = self.policies.iter().map(|p| p.asked.clone()).collect();
         let glance = |policy: &Policy| {
             let Listener { name, mode, .. } = &policy.asked;
             let serving = serving(&policy.asked, &all, &sockets);
             let servers = serving.iter().filter(|socket| !socket.parked);
+            let rule = Rule::from(&policy.fitted.listener);
+            let target = self.target_of(&policy.asked);
+            let least = policy.fitted.listener.least_length.into();
+            let estimate = accepts(servers.clone().copied());
+            let slower = self.slower(&policy.asked, estimate);
             Ok(Glance {
                 name: name.clone(),
                 mode: *mode,
                 counters: self.counters(name)?,
                 queue_length: serving.iter().map(|socket| socket.queue_length).sum(),
                 half_open: serving.iter().map(|socket| socket.half_open).sum(),
+                came: came.as_ref().map(|came| self.came_to(&policy.asked, came)),
                 queue_limit: servers.clone().map(|socket| socket.queue_limit).sum(),
-                wait: servers.filter_map(|socket| socket.wait).max(),
+                sockets: servers.clone().count() as u32,
+                wait: servers
+                    .clone()
+                    .filter_map(|socket| socket.wait)
+                    .max()
+                    .map(|wait| wait.mul_f64(slower)),
+                waits_too_long: servers
+                    .clone()
+                    .any(|socket| waits_too_long(socket, target, least)),
+                accepts: estimate.map(|per_second| per_second / slower),
+                kept: servers.map(|socket| socket.kept_length).sum(),
+                rule,
             })
         };
         self.policies.iter().map(glance).collect()
+    }
+
+    /// Counts by a look at all listeners how fast their servers empty long queues.
+    pub(super) fn follow_pace(&mut self, glances: &[Glance], now: Instant) {
+        let at = now.saturating_duration_since(self.sights.begun);
+        let known = |name: &str| glances.iter().any(|glance| glance.name == name);
+        self.paces.retain(|name, _| known(name));
+        for glance in glances {
+            let Some(accepted) = glance.seen(at).accepted else {
+                self.paces.remove(&glance.name);
+                continue;
+            };
+            let pace = self.paces.entry(glance.name.clone()).or_default();
+            pace.take(Look {
+                at,
+                accepted,
+                queue_length: glance.queue_length,
+            });
+        }
+    }
+
+    /// How many times longer than the guard's estimate of so many accepts a second says connections wait at a listener.
+    pub(super) fn slower(&self, listener: &Listener, estimate: Option<f64>) -> f64 {
+        // What comes over other interfaces is in the queue, and is not counted.
+        let pace = self.paces.get(&listener.name);
+        let pace = pace.filter(|_| listener.interfaces.is_empty());
+        pace.map_or(1.0, |pace| pace.slower_than(estimate))
+    }
+
+    /// The wait that is kept at a listener: that of the controller beside it, or its own target; `None`: none is.
+    fn target_of(&self, listener: &Listener) -> Option<Duration> {
+        let controller = self.controller.as_ref();
+        let enforced = controller.and_then(|controller| controller.enforced_target());
+        enforced.or(Rule::from(listener).target)
     }
 
     /// The counters of every class in force. Those of `other` run only while a SYN's class is asked for.

@@ -1,22 +1,40 @@
 //! What is otherwise than asked for: listeners that are not in force, interfaces, the XDP front, addresses, policies.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
 use weir_config::did_you_mean;
 use weir_core::listener::Listener;
 
 use super::{Attached, Session};
-use crate::daemon::attachment::{carries, missing};
+use crate::daemon::attachment::{carries, missing, named_ports};
 use crate::daemon::backend::Backend;
 use crate::failure::{Cause, Result};
+use crate::host::vrf;
 use crate::show::describe;
 
 impl<B: Backend> Session<B> {
-    /// Whether weir guards the listener anywhere: on an interface that carries it.
+    /// Whether weir guards the listener: it is on an interface that carries it, and sees the SYNs that come.
     pub(super) fn is_in_force(&self, listener: &Listener) -> bool {
+        self.is_attached(listener) && !self.sights.is_lost(&listener.name)
+    }
+
+    fn is_attached(&self, listener: &Listener) -> bool {
         let mut links = self.links.iter();
         links.any(|link| carries(link, listener) && self.attached.contains_key(&link.index))
     }
 
-    /// The listeners that weir guards nowhere, each with the reason.
+    /// Why the listener is not in force, as a clause; `None`: it is.
+    pub(super) fn not_in_force_because(&self, listener: &Listener) -> Option<String> {
+        if self.is_in_force(listener) {
+            return None;
+        }
+        let Cause { message, .. } = self.because(listener);
+        let because = message.split_once(" is not in force: ");
+        because.map(|(_, why)| why.to_owned())
+    }
+
+    /// The listeners that weir does not guard, each with the reason.
     pub fn not_in_force(&self) -> Vec<Cause> {
         let asked = self.policies.iter().map(|policy| &policy.asked);
         asked
@@ -26,6 +44,16 @@ impl<B: Backend> Session<B> {
     }
 
     fn because(&self, listener: &Listener) -> Cause {
+        if self.is_attached(listener) {
+            return self.unseen(listener);
+        }
+        let port = named_ports(std::slice::from_ref(listener), &self.links).pop();
+        if let Some(Cause { message, hint }) = port {
+            return Cause {
+                message: format!("listener {:?} is not in force: {message}", listener.name),
+                hint,
+            };
+        }
         let absent = missing(std::slice::from_ref(listener), &self.links);
         let there: Vec<&str> = self.links.iter().map(|link| link.name.as_str()).collect();
         let (why, hint) = match absent.as_slice() {
@@ -62,7 +90,8 @@ impl<B: Backend> Session<B> {
             }
         }
         let fronts = by_reason.iter();
-        self.warnings_with(fronts.map(|(why, names)| front_at_tc(&describe::examples(names), why)))
+        let fronts = fronts.map(|(why, names)| front_at_tc(&describe::examples(names), why));
+        self.warnings_with(fronts.chain(self.goes_before_in_short()))
     }
 
     /// As [`Session::warnings`] with a sentence for each interface, so that what is said of one does
@@ -70,7 +99,8 @@ impl<B: Backend> Session<B> {
     pub fn warnings_apart(&self) -> Vec<String> {
         self.warnings_with(
             self.fronts_at_tc()
-                .map(|(name, why)| front_at_tc(name, why)),
+                .map(|(name, why)| front_at_tc(name, why))
+                .chain(self.goes_before()),
         )
     }
 
@@ -85,6 +115,8 @@ impl<B: Backend> Session<B> {
         let missing = missing(&in_force, &self.links)
             .into_iter()
             .map(|name| format!("interface {name} does not exist; it is guarded once it appears"));
+        let ports = named_ports(&in_force, &self.links).into_iter();
+        let ports = ports.map(|port| sentence(&port));
         let unguarded = self.not_in_force();
         let unguarded = unguarded.iter().map(sentence);
         let absent = asked.iter().filter_map(|listener| {
@@ -99,11 +131,36 @@ impl<B: Backend> Session<B> {
         });
         unguarded
             .chain(missing)
+            .chain(ports)
             .chain(self.failed.values().cloned())
             .chain(fronts)
             .chain(absent)
+            .chain(self.in_vrfs())
             .chain(self.backend.cpus_share_claims().then(cpus_share_claims))
             .collect()
+    }
+
+    /// Servers of the listeners that the guard does not find, since their sockets are bound to a VRF: a sentence for each address.
+    fn in_vrfs(&self) -> BTreeSet<String> {
+        let bound = self.backend.vrf_sockets();
+        // Without a VRF, as almost everywhere, they are not asked for.
+        let sockets = match bound.is_empty() {
+            true => Vec::new(),
+            false => self.backend.listen_sockets().unwrap_or_default(),
+        };
+        let said = |listener: &Listener| -> Vec<String> {
+            let its = self.serving(listener, &sockets).into_iter();
+            let its = its.filter_map(|socket| {
+                let Cause { message, hint } = vrf::cause(bound.get(&socket.inode)?);
+                let address = SocketAddr::new(socket.ip, socket.port);
+                let name = &listener.name;
+                Some(format!(
+                    "listener {name:?}: the socket on {address} {message} ({hint})"
+                ))
+            });
+            its.collect()
+        };
+        self.asked().flat_map(said).collect()
     }
 
     /// Interfaces where the XDP front is wanted and is not, with the reason.
@@ -161,7 +218,7 @@ fn sentence(Cause { message, hint }: &Cause) -> String {
 fn cpus_share_claims() -> String {
     let most = weir_core::abi::MAX_CPUS;
     format!(
-        "this machine has more than {most} CPUs, and weir tells {most} apart: a full listen queue may get a few \
+        "a CPU with a number of {most} or more is online, and weir tells {most} apart: a full listen queue may get a few \
          connections too many"
     )
 }

@@ -1,19 +1,15 @@
 //! Claims about a session, on a kernel half that only remembers.
 
-use weir_config::{Given, SynCookies};
-use weir_core::listener::{Establish, Front, ListenAddress};
+use std::time::Instant;
+
+use weir_config::{SynCookies, SynFilter};
+use weir_core::listener::{Establish, Front, ListenAddress, ResidenceMode};
 use weir_core::verdict::Verdict;
 
 use super::*;
-use crate::daemon::backend::fake::{Fake, socket};
+use crate::daemon::backend::fake::{Fake, NORMAL, socket};
 use crate::host::links::Peer;
 use crate::host::links::fake::link;
-
-const NORMAL: Environment = Environment {
-    syn_cookies: SynCookies::WhenNeeded,
-    bpf_cookies: true,
-    conntrack: false,
-};
 
 fn machine() -> Vec<Link> {
     vec![link(1, "lo"), link(2, "eth0")]
@@ -91,7 +87,7 @@ fn a_failed_swap_leaves_the_running_policy_in_force() {
     let always = Environment {
         syn_cookies: SynCookies::Always,
         bpf_cookies: true,
-        conntrack: false,
+        syn_filter: None,
     };
     assert_eq!(
         session
@@ -114,7 +110,7 @@ fn a_swap_whose_queue_cannot_be_prioritized_puts_the_old_policy_back() {
     let fake = Fake::default();
     let (kept, new) = (Class::new("kept"), Class::new("new"));
     let conntrack = Environment {
-        conntrack: true,
+        syn_filter: Some(SynFilter::Conntrack),
         ..NORMAL
     };
     let mut session = Session::start(
@@ -125,7 +121,7 @@ fn a_swap_whose_queue_cannot_be_prioritized_puts_the_old_policy_back() {
         machine(),
     )
     .unwrap();
-    session.remove_class("kept").unwrap();
+    session.replace_classes(Vec::new()).unwrap();
     let before = (
         session.classes().to_vec(),
         session.undone_by(std::slice::from_ref(&kept)),
@@ -156,7 +152,7 @@ fn a_failed_swap_leaves_it_as_it_was_whether_cookies_may_be_sent() {
     let mut session = start(&fake, vec![web()]);
     fake.0.borrow_mut().refuse_apply = true;
     let conntrack = Environment {
-        conntrack: true,
+        syn_filter: Some(SynFilter::Conntrack),
         ..NORMAL
     };
     assert!(
@@ -244,6 +240,116 @@ fn a_named_interface_must_work_and_others_may_fail() {
 }
 
 #[test]
+fn what_a_slow_server_can_keep_is_said_instead_of_its_target() {
+    let fake = Fake::default();
+    let of = |service_ms, kept_length| ListenSocket {
+        service: Some(Duration::from_millis(service_ms)),
+        kept_length,
+        ..socket("0.0.0.0", 80)
+    };
+    let kept = |sockets: Vec<ListenSocket>, listener: Listener| {
+        fake.0.borrow_mut().sockets = sockets;
+        let report = start(&fake, vec![listener]).listeners().unwrap().remove(0);
+        (report.kept_queue_length, report.kept_wait_us)
+    };
+    let two = || vec![of(500, 4), of(20, 2)];
+    assert_eq!(kept(two(), web()), (Some(6), Some(2_000_000)));
+    assert_eq!(kept(vec![of(1, 16)], web()), (None, None), "16 ms of 20");
+    let queue = Listener {
+        admit: weir_core::listener::Admit::Queue,
+        ..web()
+    };
+    assert_eq!(kept(two(), queue), (None, None), "the wait does not decide");
+}
+
+#[test]
+fn a_gate_is_of_the_listeners_that_refuse_for_its_port() {
+    let fake = Fake::default();
+    let within = ResidenceMode::Within(Duration::from_millis(250));
+    let on = |name: &str, port, residence| Listener {
+        residence,
+        ..Listener::new(name, ListenAddress { ip: None, port })
+    };
+    let listeners = vec![
+        on("kept", 80, within),
+        on("other", 81, within),
+        on("observed", 82, ResidenceMode::Observe),
+        Listener {
+            residence_of: Some(8000),
+            ..on("front", 443, within)
+        },
+    ];
+    let mut session = start(&fake, listeners);
+    let gate = Gate {
+        room: 3.0,
+        per_s: 10.0,
+        burst: 40.0,
+        probes: 0.0,
+        probes_per_s: 0.0,
+    };
+    let gates = || fake.0.borrow().gates.keys().cloned().collect::<Vec<_>>();
+    for port in [80, 82, 443, 8080] {
+        session.set_gates(port, Some(&gate));
+    }
+    assert_eq!(gates(), ["kept"]);
+    session.set_gates(8000, Some(&gate));
+    assert_eq!(gates(), ["front", "kept"]);
+    session.set_gates(8000, None);
+    let mut counters = Counters::default();
+    counters.0[Verdict::SynResetResidence as usize] = 5;
+    fake.0.borrow_mut().counters.insert("kept".into(), counters);
+    assert_eq!(session.refused_for_residence(80).unwrap(), 5);
+    session.set_gates(80, None);
+    assert!(gates().is_empty());
+}
+
+#[test]
+fn beside_a_controller_that_enforces_classes_are_held_to_what_a_gate_lets_in_and_it_lets_in_more() {
+    let fake = Fake::default();
+    fake.0.borrow_mut().sockets = vec![socket("0.0.0.0", 80)];
+    let address = ListenAddress { ip: None, port: 80 };
+    let kept = Listener {
+        residence: ResidenceMode::Within(Duration::from_millis(250)),
+        ..Listener::new("kept", address)
+    };
+    let mut session = start(&fake, vec![kept]);
+    let gate = Gate {
+        room: 3.0,
+        per_s: 10.0,
+        burst: 40.0,
+        probes: 0.0,
+        probes_per_s: 0.0,
+    };
+    let held_to = |session: &mut Session<Fake>| {
+        session.set_gates(80, Some(&gate));
+        let room = fake.0.borrow().gates["kept"].room;
+        (room, session.load().unwrap()[0].inside)
+    };
+    let settings = weir_core::controller::Settings::default();
+    assert_eq!(held_to(&mut session), (3.0, None), "no controller");
+    session.yield_to(Some(settings)).unwrap();
+    assert_eq!(held_to(&mut session), (3.0, None), "no class");
+    let gold = Class {
+        priority: 1,
+        ..Class::new("gold")
+    };
+    session.replace_classes(vec![gold]).unwrap();
+    assert_eq!(held_to(&mut session), (43.0, Some(gate)));
+    let mut counters = Counters::default();
+    counters.0[Verdict::SynResetHeld as usize] = 5;
+    fake.0.borrow_mut().counters.insert("kept".into(), counters);
+    assert_eq!(session.refused_for_residence(80).unwrap(), 5);
+    session.set_gates(80, None);
+    assert_eq!(session.load().unwrap()[0].inside, None);
+    let observes = weir_core::controller::Settings {
+        mode: weir_core::listener::Mode::Observe,
+        ..settings
+    };
+    session.yield_to(Some(observes)).unwrap();
+    assert_eq!(held_to(&mut session), (3.0, None), "it only tells");
+}
+
+#[test]
 fn sockets_of_one_listener_are_summed_and_shown() {
     let fake = Fake::default();
     let waiting = |us| ListenSocket {
@@ -278,7 +384,7 @@ fn beside_a_controller_a_listener_refuses_later_and_is_shown_as_it_is_configured
     assert_eq!(shown(&session), "reserv rst-syn, admit wait 20ms");
     session.swap(NORMAL, vec![web()], Vec::new()).unwrap();
     assert_eq!(rule(), (40, 32), "and after a reload");
-    session.set_conntrack(true).unwrap();
+    session.set_syn_filter(Some(SynFilter::Conntrack)).unwrap();
     assert_eq!(rule(), (40, 32), "and beside conntrack");
     session.yield_to(None).unwrap();
     assert_eq!(rule(), (20, 0));
@@ -321,15 +427,15 @@ fn conntrack_that_comes_and_goes_is_followed_and_status_says_so() {
     assert_eq!(fake.0.borrow().cookies, Some(true));
     let fallback = |session: &Session<Fake>| session.listeners().unwrap().remove(0).fallback;
     assert_eq!(fallback(&session), None);
-    session.set_conntrack(true).unwrap();
+    session.set_syn_filter(Some(SynFilter::Conntrack)).unwrap();
     assert_eq!(fake.0.borrow().cookies, Some(false));
     assert_eq!(fake.0.borrow().applied[0].establish, Establish::Abort);
     assert_eq!(fallback(&session).as_deref(), Some("abort rst-syn"));
     fake.0.borrow_mut().refuse_apply = true;
-    assert!(session.set_conntrack(false).is_err());
+    assert!(session.set_syn_filter(None).is_err());
     assert!(fallback(&session).is_some(), "what is in force stays");
     fake.0.borrow_mut().refuse_apply = false;
-    session.set_conntrack(false).unwrap();
+    session.set_syn_filter(None).unwrap();
     assert_eq!(fallback(&session), None);
     assert_eq!(fake.0.borrow().applied[0].establish, Establish::NoSynDrop);
 }
@@ -340,7 +446,7 @@ fn without_syncookies_reserv_is_applied_and_no_syn_drop_still_shown_as_asked() {
     let never = Environment {
         syn_cookies: SynCookies::Never,
         bpf_cookies: true,
-        conntrack: false,
+        syn_filter: None,
     };
     let cookies = Listener {
         establish: Establish::NoSynDrop,
@@ -409,7 +515,7 @@ fn more_cpus_than_claims_are_kept_for_are_told() {
     assert!(session.warnings().is_empty());
     fake.0.borrow_mut().shares_claims = true;
     let warnings = session.warnings().join("\n");
-    assert!(warnings.contains("more than 128 CPUs"), "{warnings}");
+    assert!(warnings.contains("a number of 128 or more"), "{warnings}");
 }
 
 #[test]
@@ -564,60 +670,6 @@ fn class(name: &str, from: &str) -> Class {
     }
 }
 
-fn keys(given: &[(&str, Given)]) -> BTreeMap<String, Given> {
-    let owned = |(name, given): &(&str, Given)| ((*name).to_owned(), given.clone());
-    given.iter().map(owned).collect()
-}
-
-#[test]
-fn a_class_is_changed_by_name_and_one_of_a_proxy_is_not_the_guard_s() {
-    let fake = Fake::default();
-    let of_proxy = Class {
-        proxy: Some("edge".into()),
-        ..Class::new("theirs")
-    };
-    let classes = vec![class("gold", "10.1.0.0/16"), of_proxy];
-    let mut session =
-        Session::start(fake.clone(), NORMAL, vec![web()], classes, machine()).unwrap();
-    let names = |fake: &Fake| -> Vec<String> {
-        let state = fake.0.borrow();
-        state
-            .classes
-            .iter()
-            .map(|class| class.name.clone())
-            .collect()
-    };
-    assert_eq!(names(&fake), ["gold"]);
-    let from = Given::Text("10.2.0.0/16".into());
-    session
-        .add_class(
-            "tin",
-            &keys(&[("from", from), ("rate", Given::Number(5.0))]),
-        )
-        .unwrap();
-    session
-        .set_class("gold", &keys(&[("rate", Given::Number(9.0))]))
-        .unwrap();
-    assert_eq!(names(&fake), ["gold", "tin"]);
-    assert_eq!(fake.0.borrow().classes[0].rate, Some(9.0));
-    session.remove_class("gold").unwrap();
-    assert_eq!(names(&fake), ["tin"]);
-    let proxy = keys(&[("proxy", Given::Text("edge".into()))]);
-    for failure in [
-        session.add_class("theirs", &proxy),
-        session.set_class("tin", &proxy),
-        session.set_class("other", &keys(&[("rate", Given::Number(1.0))])),
-        session.add_class("tin", &keys(&[])),
-        session.add_class("tied", &keys(&[("to_port", Given::Number(80.0))])),
-        session.set_class("gold", &keys(&[])),
-        session.set_class("tin", &keys(&[("rats", Given::Number(1.0))])),
-        session.remove_class("gold"),
-    ] {
-        assert_eq!(failure.unwrap_err().code, Code::Usage);
-    }
-    assert_eq!(names(&fake), ["tin"]);
-}
-
 #[test]
 fn reports_have_the_classes_limits_and_the_controller_s_rate_until_it_is_lifted() {
     let fake = Fake::default();
@@ -633,9 +685,12 @@ fn reports_have_the_classes_limits_and_the_controller_s_rate_until_it_is_lifted(
     };
     let gone = ("silver".to_owned(), limit);
     session
-        .control(&BTreeMap::from([("gold".to_owned(), limit), gone]))
+        .control(
+            &BTreeMap::from([("gold".to_owned(), limit), gone]),
+            Instant::now(),
+        )
         .unwrap();
-    let in_kernel = weir_core::class::Limit::new(50.0, 5);
+    let in_kernel = weir_core::class::BucketLimit::new(50.0, 5);
     assert_eq!(
         fake.0.borrow().controlled,
         BTreeMap::from([("gold".to_owned(), in_kernel)])
@@ -648,10 +703,13 @@ fn reports_have_the_classes_limits_and_the_controller_s_rate_until_it_is_lifted(
     // What stays the same is not written again at each look.
     fake.0.borrow_mut().controlled.clear();
     session
-        .control(&BTreeMap::from([("gold".to_owned(), limit)]))
+        .control(
+            &BTreeMap::from([("gold".to_owned(), limit)]),
+            Instant::now(),
+        )
         .unwrap();
     assert!(fake.0.borrow().controlled.is_empty());
-    session.control(&BTreeMap::new()).unwrap();
+    session.control(&BTreeMap::new(), Instant::now()).unwrap();
     assert_eq!(session.class_reports().unwrap()[0].controlled_rate, None);
 }
 
@@ -707,4 +765,27 @@ fn classes_are_shown_once_by_the_listeners_that_their_counters_are_of() {
         names(&both.classes_of_all().unwrap().0),
         ["crawlers", "other"]
     );
+}
+
+#[test]
+fn a_listener_whose_connections_may_be_those_of_a_service_passes_all_and_says_so() {
+    let fake = Fake::default();
+    let mut session = start(&fake, vec![web()]);
+    let fallback = |session: &Session<Fake>| session.listeners().unwrap()[0].fallback.clone();
+    assert_eq!(fallback(&session), None);
+    let service = Services {
+        addresses: [("10.96.0.1".parse().unwrap(), web().address.port)].into(),
+        unknown: false,
+    };
+    session.set_services(service.clone()).unwrap();
+    assert_eq!(fake.0.borrow().services, service);
+    assert_eq!(fallback(&session), None, "other addresses are guarded");
+    let marks = Services {
+        unknown: true,
+        ..Services::default()
+    };
+    session.set_services(marks).unwrap();
+    assert_eq!(fallback(&session).as_deref(), Some("none"));
+    session.set_services(Services::default()).unwrap();
+    assert_eq!(fallback(&session), None);
 }

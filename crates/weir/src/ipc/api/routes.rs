@@ -1,5 +1,7 @@
 //! The paths of the API, and the document that describes them (OpenAPI).
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::rejection::QueryRejection;
@@ -13,14 +15,16 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::OpenApi;
 use weir_api::{
-    Answer, Class, ClassSettings, Controller, Events, Listener, Problem, Proxy, Status,
-    Suggestions, TopSources, Why,
+    Answer, Changed, Class, ClassChange, ClassDone, ClassSettings, Controller, Done, Events,
+    Listener, Problem, Proxy, Question, Status, Suggestions, TopSources, Why,
 };
+use weir_config::did_you_mean;
 
 use crate::failure::Failure;
-use crate::ipc::call::{Call, Change, Line, Reply};
-use crate::ipc::peer::Peer;
-use crate::ipc::reply::ask;
+use crate::ipc::call::Line;
+use crate::ipc::peer::Asker;
+use crate::ipc::reply::{Refused, ask};
+use crate::ipc::scrape::openmetrics;
 
 /// Longest body of a request, in bytes: a class with a thousand prefixes.
 const BODY_BYTES: usize = 128 * 1024;
@@ -112,34 +116,64 @@ pub fn document() -> Value {
 
 /// Who asks, and the line to the daemon.
 struct Ask {
-    peer: Peer,
+    asker: Asker,
     line: Line,
 }
 
+/// A part of an answer, or why there is none.
+type Reply<T> = Result<Json<T>, Refused>;
+/// The class as it is now.
+type Written = Result<(StatusCode, Json<Option<Class>>), Refused>;
+
 impl Ask {
-    async fn of(self, call: Call) -> Response {
-        ask(&self.line, self.peer, call).await
+    async fn of<T: TryFrom<Answer>>(self, question: Question) -> Result<T, Refused> {
+        ask(&self.line, self.asker, question).await
     }
 
-    /// Asks what has a body.
-    async fn with(self, body: Body, change: impl FnOnce(Map<String, Value>) -> Change) -> Response {
-        match settings(body) {
-            Ok(settings) => self.of(Call::Change(change(settings))).await,
-            Err((status, failure)) => Reply::Refused(status.as_u16(), failure).into_response(),
-        }
+    async fn status(self) -> Result<Status, Refused> {
+        self.of(Question::Status).await
     }
+
+    /// Has a class written: 201 if it is new.
+    async fn write(self, change: ClassChange) -> Written {
+        let changed: Changed = self.of(Question::Class(change)).await?;
+        let status = match changed.done {
+            ClassDone::Added => StatusCode::CREATED,
+            _ => StatusCode::OK,
+        };
+        Ok((status, Json(changed.class)))
+    }
+}
+
+/// The one of this name. `path` lists what there is.
+fn one<T>(
+    kind: &str,
+    path: &str,
+    mut all: Vec<T>,
+    name: &str,
+    name_of: impl Fn(&T) -> &str,
+) -> Reply<T> {
+    if let Some(at) = all.iter().position(|one| name_of(one) == name) {
+        return Ok(Json(all.swap_remove(at)));
+    }
+    let names: Vec<&str> = all.iter().map(name_of).collect();
+    let hint = match did_you_mean(name, &names) {
+        Some(meant) => format!("did you mean {meant:?}?"),
+        None => format!("GET {path} lists them"),
+    };
+    Err(Failure::unknown(format!("there is no {kind} {name:?}"), hint).into())
 }
 
 impl FromRequestParts<Line> for Ask {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, line: &Line) -> Result<Ask, Response> {
-        let peer = ConnectInfo::<Peer>::from_request_parts(parts, line).await;
-        let ConnectInfo(peer) = peer.map_err(IntoResponse::into_response)?;
+        let asker = ConnectInfo::<Asker>::from_request_parts(parts, line).await;
+        let ConnectInfo(asker) = asker.map_err(IntoResponse::into_response)?;
         let State(line) = State::from_request_parts(parts, line)
             .await
             .expect("infallible");
-        Ok(Ask { peer, line })
+        Ok(Ask { asker, line })
     }
 }
 
@@ -147,9 +181,9 @@ impl FromRequestParts<Line> for Ask {
 struct InPath(String);
 
 impl FromRequestParts<Line> for InPath {
-    type Rejection = Response;
+    type Rejection = Refused;
 
-    async fn from_request_parts(parts: &mut Parts, line: &Line) -> Result<InPath, Response> {
+    async fn from_request_parts(parts: &mut Parts, line: &Line) -> Result<InPath, Refused> {
         match Path::from_request_parts(parts, line).await {
             Ok(Path(text)) => Ok(InPath(text)),
             Err(rejection) => Err(bad_request(
@@ -162,66 +196,86 @@ impl FromRequestParts<Line> for InPath {
 
 type Body = Result<Bytes, BytesRejection>;
 
-/// The object in a body.
+/// The keys in a body.
 ///
 /// # Errors
-/// There is none; with the HTTP status.
-pub fn settings(body: Body) -> Result<Map<String, Value>, (StatusCode, Failure)> {
+/// There is no object.
+pub fn keys(body: Body) -> Result<ClassSettings, Refused> {
+    Ok(object(body)?.into_iter().collect())
+}
+
+/// The class in a body that names it.
+///
+/// # Errors
+/// There is no object, or no name in it.
+pub fn named(body: Body) -> Result<(String, ClassSettings), Refused> {
+    let mut object = object(body)?;
+    match object.remove("name") {
+        Some(Value::String(name)) => Ok((name, object.into_iter().collect())),
+        _ => Err(bad_request(
+            "the class has no name".to_owned(),
+            "add it: \"name\": \"gold\"",
+        )),
+    }
+}
+
+fn object(body: Body) -> Result<Map<String, Value>, Refused> {
     let hint =
         "send an object of the keys of [[class]], for example {\"rate\": 300, \"burst\": 30}";
     let body = body.map_err(|rejection| {
         let message = format!("the body cannot be read: {}", rejection.body_text());
-        (rejection.status(), Failure::usage(message, hint))
+        Refused(rejection.status(), Failure::usage(message, hint))
     })?;
-    serde_json::from_slice(&body).map_err(|error| {
-        let message = format!("the body is no JSON object: {error}");
-        (StatusCode::BAD_REQUEST, Failure::usage(message, hint))
-    })
+    serde_json::from_slice(&body)
+        .map_err(|error| bad_request(format!("the body is no JSON object: {error}"), hint))
 }
 
 /// All that `weir status --json` says of listeners
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status), (status = 503, body = Problem)))]
-async fn status(ask: Ask) -> Response {
-    ask.of(Call::Status).await
+async fn status(ask: Ask) -> Reply<Status> {
+    ask.status().await.map(Json)
 }
 
 /// Every listener under guard: queue, wait, counters, settings
 #[utoipa::path(get, path = "/v1/listeners", responses((status = 200, body = Vec<Listener>)))]
-async fn listeners(ask: Ask) -> Response {
-    ask.of(Call::Listeners).await
+async fn listeners(ask: Ask) -> Reply<Vec<Listener>> {
+    Ok(Json(ask.status().await?.listeners))
 }
 
 /// One listener
 #[utoipa::path(get, path = "/v1/listeners/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Listener), (status = 404, body = Problem)))]
-async fn listener(ask: Ask, InPath(name): InPath) -> Response {
-    ask.of(Call::Listener(name)).await
+async fn listener(ask: Ask, InPath(name): InPath) -> Reply<Listener> {
+    let all = ask.status().await?.listeners;
+    one("listener", "/v1/listeners", all, &name, |one| &one.name)
 }
 
 /// Every proxy of this process
 #[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Vec<Proxy>)))]
-async fn proxies(ask: Ask) -> Response {
-    ask.of(Call::Proxies).await
+async fn proxies(ask: Ask) -> Reply<Vec<Proxy>> {
+    Ok(Json(ask.status().await?.proxies))
 }
 
 /// One proxy
 #[utoipa::path(get, path = "/v1/proxies/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Proxy), (status = 404, body = Problem)))]
-async fn proxy(ask: Ask, InPath(name): InPath) -> Response {
-    ask.of(Call::Proxy(name)).await
+async fn proxy(ask: Ask, InPath(name): InPath) -> Reply<Proxy> {
+    let all = ask.status().await?.proxies;
+    one("proxy", "/v1/proxies", all, &name, |one| &one.name)
 }
 
 /// Every class; `other` is that of connections that no class fits
 #[utoipa::path(get, path = "/v1/classes", responses((status = 200, body = Vec<Class>)))]
-async fn classes(ask: Ask) -> Response {
-    ask.of(Call::Classes).await
+async fn classes(ask: Ask) -> Reply<Vec<Class>> {
+    ask.of(Question::Classes).await.map(Json)
 }
 
 /// One class
 #[utoipa::path(get, path = "/v1/classes/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Class), (status = 404, body = Problem)))]
-async fn class(ask: Ask, InPath(name): InPath) -> Response {
-    ask.of(Call::Class(name)).await
+async fn class(ask: Ask, InPath(name): InPath) -> Reply<Class> {
+    let all = ask.of(Question::Classes).await?;
+    one("class", "/v1/classes", all, &name, |one: &Class| &one.name)
 }
 
 /// A new class; its name is the key `name`
@@ -229,8 +283,9 @@ async fn class(ask: Ask, InPath(name): InPath) -> Response {
     responses((status = 201, body = Class), (status = 400, body = Problem), (status = 403, body = Problem),
         (status = 409, body = Problem, description = "there is one of this name, or it ties with another"),
         (status = 413, body = Problem, description = "the body is longer than 128 KiB")))]
-async fn add_class(ask: Ask, body: Body) -> Response {
-    ask.with(body, Change::Add).await
+async fn add_class(ask: Ask, body: Body) -> Written {
+    let (name, keys) = named(body)?;
+    ask.write(ClassChange::Add { name, keys }).await
 }
 
 /// A class, new or in place of the one of this name; what is left out has its default
@@ -238,8 +293,9 @@ async fn add_class(ask: Ask, body: Body) -> Response {
     responses((status = 200, body = Class), (status = 201, body = Class), (status = 400, body = Problem),
         (status = 403, body = Problem), (status = 409, body = Problem, description = "it ties with another"),
         (status = 413, body = Problem, description = "the body is longer than 128 KiB")))]
-async fn put_class(ask: Ask, InPath(name): InPath, body: Body) -> Response {
-    ask.with(body, |settings| Change::Put(name, settings)).await
+async fn put_class(ask: Ask, InPath(name): InPath, body: Body) -> Written {
+    let keys = keys(body)?;
+    ask.write(ClassChange::Put { name, keys }).await
 }
 
 /// Some settings of a class; null takes one away, what is left out stays
@@ -247,22 +303,31 @@ async fn put_class(ask: Ask, InPath(name): InPath, body: Body) -> Response {
     responses((status = 200, body = Class), (status = 400, body = Problem), (status = 403, body = Problem),
         (status = 404, body = Problem), (status = 409, body = Problem, description = "it ties with another"),
         (status = 413, body = Problem, description = "the body is longer than 128 KiB")))]
-async fn change_class(ask: Ask, InPath(name): InPath, body: Body) -> Response {
-    ask.with(body, |settings| Change::Set(name, settings)).await
+async fn change_class(ask: Ask, InPath(name): InPath, body: Body) -> Written {
+    let keys = keys(body)?;
+    ask.write(ClassChange::Set { name, keys }).await
 }
 
 /// Takes a class away
 #[utoipa::path(delete, path = "/v1/classes/{name}", params(("name" = String, Path)),
-    responses((status = 200, body = Answer), (status = 400, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem)))]
-async fn remove_class(ask: Ask, InPath(name): InPath) -> Response {
-    ask.of(Call::Change(Change::Remove(name))).await
+    responses((status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem), (status = 404, body = Problem)))]
+async fn remove_class(ask: Ask, InPath(name): InPath) -> Reply<Done> {
+    let done = format!("class {name:?} removed");
+    let _: Changed = ask
+        .of(Question::Class(ClassChange::Remove { name }))
+        .await?;
+    Ok(Json(Done { done }))
 }
 
 /// The controller: objective, statistics, who is held and why
 #[utoipa::path(get, path = "/v1/controller",
     responses((status = 200, body = Controller), (status = 404, body = Problem, description = "there is none")))]
-async fn controller(ask: Ask) -> Response {
-    ask.of(Call::Controller).await
+async fn controller(ask: Ask) -> Reply<Controller> {
+    let controller = ask.status().await?.controller;
+    controller.map(Json).ok_or_else(|| {
+        let hint = "add [controller] with target_wait = \"20ms\" to the config, then `weir reload`";
+        Failure::unknown("there is no controller", hint).into()
+    })
 }
 
 /// What happened, the oldest first: overload, controller, reloads, backends, sampled refusals
@@ -272,38 +337,28 @@ async fn controller(ask: Ask) -> Response {
     params(("after" = Option<u64>, Query, description = "only events with a number over this"),
         ("most" = Option<usize>, Query, description = "so many at most, 1 to 1000")),
     responses((status = 200, body = Events), (status = 400, body = Problem)))]
-async fn events(ask: Ask, range: Result<Query<Range>, QueryRejection>) -> Response {
-    match range {
-        Ok(Query(Range { after, most })) => {
-            let (after, most) = (after.unwrap_or(0), most.unwrap_or(usize::MAX));
-            ask.of(Call::Events(after, most)).await
-        }
-        Err(rejection) => bad_request(
-            format!("the query cannot be read: {}", rejection.body_text()),
-            "for example GET /v1/events?after=12",
-        ),
-    }
+async fn events(ask: Ask, range: Result<Query<Range>, QueryRejection>) -> Reply<Events> {
+    let Range { after, most } = query(range, "for example GET /v1/events?after=12")?;
+    let (after, most) = (after.unwrap_or(0), most.unwrap_or(usize::MAX));
+    ask.of(Question::Events { after, most }).await.map(Json)
 }
 
 /// The sources that are refused most at present: addresses, and networks
 #[utoipa::path(get, path = "/v1/sources",
     responses((status = 200, body = TopSources), (status = 404, body = Problem, description = "this process guards nothing")))]
-async fn sources(ask: Ask) -> Response {
-    ask.of(Call::Sources).await
+async fn sources(ask: Ask) -> Reply<TopSources> {
+    ask.of(Question::Sources).await.map(Json)
 }
 
 /// Why an address was refused, from what is kept
 #[utoipa::path(get, path = "/v1/why/{address}", params(("address" = String, Path)),
     responses((status = 200, body = Why), (status = 400, body = Problem),
         (status = 404, body = Problem, description = "this process guards nothing")))]
-async fn why(ask: Ask, InPath(address): InPath) -> Response {
-    match address.parse() {
-        Ok(address) => ask.of(Call::Why(address)).await,
-        Err(_) => bad_request(
-            format!("{address:?} is not an IP address"),
-            "for example GET /v1/why/203.0.113.7",
-        ),
-    }
+async fn why(ask: Ask, InPath(address): InPath) -> Reply<Why> {
+    let hint = "for example GET /v1/why/203.0.113.7";
+    let wrong = |_| bad_request(format!("{address:?} is not an IP address"), hint);
+    let address = address.parse().map_err(wrong)?;
+    ask.of(Question::Why { address }).await.map(Json)
 }
 
 /// Settings that fit what each listener has gone through, with the reasons and the figures
@@ -311,29 +366,33 @@ async fn why(ask: Ask, InPath(address): InPath) -> Response {
     params(("least" = Option<u64>, Query, description = "the time to have looked at least, in s; 600 unless given")),
     responses((status = 200, body = Suggestions), (status = 400, body = Problem),
         (status = 404, body = Problem, description = "this process guards nothing")))]
-async fn suggestions(ask: Ask, looked: Result<Query<Looked>, QueryRejection>) -> Response {
-    match looked {
-        Ok(Query(Looked { least })) => ask.of(Call::Suggestions(least)).await,
-        Err(rejection) => bad_request(
-            format!("the query cannot be read: {}", rejection.body_text()),
-            "for example GET /v1/suggestions?least=3600",
-        ),
-    }
+async fn suggestions(
+    ask: Ask,
+    looked: Result<Query<Looked>, QueryRejection>,
+) -> Reply<Suggestions> {
+    let Looked { least } = query(looked, "for example GET /v1/suggestions?least=3600")?;
+    let question = Question::Suggest { least_s: least };
+    ask.of(question).await.map(Json)
 }
 
-fn bad_request(message: String, hint: &str) -> Response {
-    Reply::Refused(
-        StatusCode::BAD_REQUEST.as_u16(),
-        Failure::usage(message, hint),
-    )
-    .into_response()
+fn query<T>(query: Result<Query<T>, QueryRejection>, hint: &str) -> Result<T, Refused> {
+    let query = query.map_err(|rejection| {
+        let message = format!("the query cannot be read: {}", rejection.body_text());
+        bad_request(message, hint)
+    })?;
+    Ok(query.0)
+}
+
+fn bad_request(message: String, hint: &str) -> Refused {
+    Failure::usage(message, hint).into()
 }
 
 /// Counters and queues as OpenMetrics text
 #[utoipa::path(get, path = "/v1/metrics",
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
-async fn metrics(ask: Ask) -> Response {
-    ask.of(Call::Metrics).await
+async fn metrics(ask: Ask) -> Result<Response, Refused> {
+    let text: Arc<str> = ask.of(Question::Metrics).await?;
+    Ok(openmetrics(&text))
 }
 
 /// This document
@@ -342,15 +401,14 @@ async fn openapi() -> Json<Value> {
     Json(document())
 }
 
-async fn unknown_path() -> Response {
-    let failure = Failure::usage("there is no such path", "GET /v1/openapi.json lists them");
-    Reply::Refused(StatusCode::NOT_FOUND.as_u16(), failure).into_response()
+async fn unknown_path() -> Refused {
+    Failure::unknown("there is no such path", "GET /v1/openapi.json lists them").into()
 }
 
-async fn unknown_method() -> Response {
+async fn unknown_method() -> Refused {
     let hint = "GET /v1/openapi.json lists the methods of each path";
     let failure = Failure::usage("this path has no such method", hint);
-    Reply::Refused(StatusCode::METHOD_NOT_ALLOWED.as_u16(), failure).into_response()
+    Refused(StatusCode::METHOD_NOT_ALLOWED, failure)
 }
 
 #[cfg(test)]
@@ -406,7 +464,7 @@ mod tests {
     #[test]
     fn a_body_that_is_no_object_is_refused_with_an_example() {
         for body in ["", "[1]", "{", "\"rate\""] {
-            let (status, failure) = settings(Ok(Bytes::from(body))).unwrap_err();
+            let Refused(status, failure) = keys(Ok(Bytes::from(body))).unwrap_err();
             assert_eq!(status, StatusCode::BAD_REQUEST);
             assert!(failure.causes[0].hint.contains("\"rate\": 300"), "{body}");
         }

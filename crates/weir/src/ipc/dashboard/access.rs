@@ -10,17 +10,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::failure::{Code, Failure, Result};
-use crate::ipc::reply::problem;
+use crate::host::file::read_text;
+use crate::ipc::reply::Refused;
 
 /// Shorter tokens can be guessed; longer ones are another file.
 const TOKEN_BYTES: std::ops::RangeInclusive<usize> = 16..=512;
+
+/// What else may stand behind the token's line.
+const MOST_FILE_BYTES: u64 = 64 << 10;
 
 /// How a token is made, for hints.
 const MAKE: &str = "make one: `(umask 077; head -c 24 /dev/urandom | base64 >FILE)`";
@@ -40,7 +43,7 @@ impl Token {
     /// There is no such file, or no token in it.
     pub fn read(file: &Path) -> Result<Token> {
         let name = file.display();
-        let text = std::fs::read_to_string(file).map_err(|error| {
+        let text = read_text(file, MOST_FILE_BYTES).map_err(|error| {
             let failure = Failure::io(format_args!("read the dashboard's token {name}"), error);
             usage(failure, &MAKE.replace("FILE", &name.to_string()))
         })?;
@@ -141,7 +144,7 @@ fn is_this_machine(host: &str) -> bool {
 }
 
 fn refuse(status: StatusCode, message: &str, hint: &str) -> Response {
-    (status, Json(problem(&Failure::usage(message, hint)))).into_response()
+    Refused(status, Failure::usage(message, hint)).into_response()
 }
 
 /// Tells the browser what the page may do; nothing is kept in caches but the page's files.

@@ -43,11 +43,13 @@ fn stage(verdict: Verdict) -> &'static str {
         V::QueueResetFull | V::QueueResetLimit => "queue",
         V::FinReset => "close",
         V::SynAdmitted | V::SynSteady | V::SynTimeWait | V::SynRepeated => "establish",
+        V::SynJoin => "establish",
         V::SynUnheard | V::SynLeft | V::SynLeftFlood | V::SynUnjudged => "establish",
         V::SynDroppedFull | V::SynResetFull | V::SynDroppedWait | V::SynResetWait => "establish",
+        V::SynDroppedResidence | V::SynResetResidence => "establish",
         V::CookieSent | V::CookieSentFlood | V::CookieAccepted => "establish",
         V::CookieInvalid | V::CookieFailed | V::AckResetFull | V::AckResetWait => "establish",
-        V::FallbackMptcp | V::RefusedAtXdp => "establish",
+        V::FallbackMptcp | V::RefusedAtXdp | V::SynRetried => "establish",
     }
 }
 

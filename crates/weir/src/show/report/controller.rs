@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_api::{ClassStatistics, Controller, Decision, ListenerStatistics};
-use weir_core::units::{format_duration, parse_duration};
+use weir_core::units::{about_rate, format_duration, parse_duration};
 
 use crate::daemon::controller::line;
 use crate::show::table::{Align, indent, table};
@@ -60,12 +60,13 @@ fn statistics(controller: &Controller) -> String {
         lines += &format!(", the server's cgroup {}", percent(Some(share)));
     }
     for one in &statistics.listeners {
-        let capacity = one
-            .capacity
-            .map_or("-".to_owned(), |rate| format!("{rate:.0}"));
+        let capacity = one.capacity.map_or("-".to_owned(), about_rate);
         lines += &format!(
-            "\n{}: {:.0} SYN/s, {:.0}/s let in, {:.0}/s accepted, capacity {capacity}/s",
-            one.name, one.syns, one.admitted, one.accepted,
+            "\n{}: {} SYN/s, {}/s let in, {}/s accepted, capacity {capacity}/s",
+            one.name,
+            about_rate(one.syns),
+            about_rate(one.admitted),
+            about_rate(one.accepted),
         );
         lines += &kept(one, controller.target_wait.as_deref());
     }
@@ -93,8 +94,8 @@ fn held_row(class: &ClassStatistics) -> Option<Vec<String>> {
     let rate = class.controlled_rate?;
     Some(vec![
         class.name.clone(),
-        format!("{:.0}", class.syns),
-        format!("{rate:.0}/s"),
+        about_rate(class.syns),
+        format!("{}/s", about_rate(rate)),
         class.reason.clone().unwrap_or_default(),
     ])
 }

@@ -45,14 +45,13 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme, row:
             .areas(area);
     head(frame, head_at, model, theme, row);
     let width = area.width.saturating_sub(LABEL).into();
-    let history = model.data().history(&row.listener.name, width);
+    let history = model.data().history(&row.key(), width);
     let series = |value: fn(&Sample) -> Option<f64>| -> Vec<Option<f64>> {
         history
             .iter()
             .map(|sample| sample.as_ref().and_then(value))
             .collect()
     };
-    let listener = row.listener;
     let waits = series(|sample| Some(sample.wait_us.unwrap_or(0) as f64));
     let queues = series(|sample| Some(sample.queue_length.into()));
     let refused = series(|sample| sample.flow.map(|flow| flow.refused));
@@ -68,7 +67,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme, row:
         One {
             at: wait_at,
             labels: vec![
-                label("wait", rows::time(listener.wait_us), wait_style),
+                label("wait", row.wait(), wait_style),
                 label("target", rows::time(row.target_us), theme.faint()),
                 label(
                     "highest",
@@ -158,10 +157,10 @@ fn label(name: &str, figure: String, style: Style) -> Line<'static> {
     ])
 }
 
-/// The listener's name and policy, and whom the controller holds.
+/// The name and the policy, and whom the controller holds.
 fn head(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme, row: &ListenerRow<'_>) {
     let left = vec![
-        Span::styled(row.listener.name.clone(), theme.strong()),
+        Span::styled(row.label(), theme.strong()),
         Span::styled(
             format!("  {}  {}", row.listener.address, row.listener.policy),
             theme.faint(),

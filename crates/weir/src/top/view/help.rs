@@ -7,8 +7,9 @@ use ratatui::widgets::{Block, Clear, Paragraph};
 
 use crate::top::theme::Theme;
 
-const KEYS: [(&str, &str); 13] = [
+const KEYS: [(&str, &str); 14] = [
     ("↑ ↓, k j", "choose a listener"),
+    ("Enter", "show its workloads, the worst first, or hide them"),
     ("Tab, ← →, 1 to 6", "choose a pane"),
     ("Page ↑, Page ↓", "scroll the pane"),
     (

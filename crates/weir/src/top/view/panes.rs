@@ -111,12 +111,9 @@ impl Shown<'_> {
         let Some(row) = listener else {
             return self.say(frame, "no listener is chosen");
         };
-        let verdicts = rows::verdicts(row.listener, pair, self.model.sort);
+        let verdicts = rows::verdicts(row, pair, self.model.sort);
         if verdicts.is_empty() {
-            return self.say(
-                frame,
-                "no verdict yet: no connection has come to this listener",
-            );
+            return self.say(frame, "no verdict yet: no connection has come here");
         }
         let columns: Vec<_> = columns::verdicts()
             .into_iter()

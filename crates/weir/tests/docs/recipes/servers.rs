@@ -13,13 +13,13 @@ use super::site::{
     Network, Server, Shell, at, crowd, get, go, guards, haproxy, nginx_server, served,
 };
 
-const SERVER: &str = "10.0.0.1";
+pub const SERVER: &str = "10.0.0.1";
 /// The limit of every queue of a host, the kernel's default; and a short one, which a test can fill.
-const SOMAXCONN: usize = 4096;
-const SHORT: usize = 16;
+pub const SOMAXCONN: usize = 4096;
+pub const SHORT: usize = 16;
 
 /// A host with so many places in each listen queue.
-fn host(network: &Network, places: usize) -> Netns {
+pub fn host(network: &Network, places: usize) -> Netns {
     let host = network.host("server", &["10.0.0.1/8", "192.0.2.1/24"]);
     host.set_sysctl("net.core.somaxconn", &places.to_string())
         .unwrap();
@@ -27,7 +27,7 @@ fn host(network: &Network, places: usize) -> Netns {
 }
 
 /// The server as the recipe sets it has the queue that the recipe promises, and weir protects it by the page's command.
-fn protects(program: &str, command: impl Fn(&Shell<'_>) -> Command) {
+pub fn protects(program: &str, command: impl Fn(&Shell<'_>) -> Command) {
     if !needs::programs(&[program]) {
         return;
     }
@@ -68,25 +68,29 @@ fn nginx() {
 }
 
 #[test]
-fn apache() {
+fn apache_event() {
     protects("apache2", |shell| {
-        std::fs::write(shell.path("index.html"), "hello").unwrap();
-        let recipe = block("apache", "apache", 0);
-        let file = shell.write(
-            "apache.conf",
-            &format!(
-                "ServerRoot FOLDER\nServerName localhost\nPidFile FOLDER/apache.pid\nDefaultRuntimeDir FOLDER\n\
-                 Mutex file:FOLDER default\nErrorLog FOLDER/apache.log\n\
-                 LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so\n\
-                 LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so\n\
-                 LoadModule dir_module /usr/lib/apache2/modules/mod_dir.so\n\
-                 User www-data\nGroup www-data\nDocumentRoot FOLDER\nDirectoryIndex index.html\n{recipe}"
-            ),
-        );
-        let mut apache = needs::command("apache2");
-        apache.args(["-D", "FOREGROUND", "-f"]).arg(file);
-        apache
+        apache(shell, "event", &block("apache", "apache", 0))
     });
+}
+
+/// Apache with this model of processes and these lines.
+pub fn apache(shell: &Shell<'_>, model: &str, lines: &str) -> Command {
+    std::fs::write(shell.path("index.html"), "hello").unwrap();
+    let file = shell.write(
+        "apache.conf",
+        &format!(
+            "ServerRoot FOLDER\nServerName localhost\nPidFile FOLDER/apache.pid\nDefaultRuntimeDir FOLDER\n\
+             Mutex file:FOLDER default\nErrorLog FOLDER/apache.log\n\
+             LoadModule mpm_{model}_module /usr/lib/apache2/modules/mod_mpm_{model}.so\n\
+             LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so\n\
+             LoadModule dir_module /usr/lib/apache2/modules/mod_dir.so\n\
+             User www-data\nGroup www-data\nDocumentRoot FOLDER\nDirectoryIndex index.html\n{lines}"
+        ),
+    );
+    let mut apache = needs::command("apache2");
+    apache.args(["-D", "FOREGROUND", "-f"]).arg(file);
+    apache
 }
 
 #[test]

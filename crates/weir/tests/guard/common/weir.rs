@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use weir_testbed::netns::Netns;
+use weir_testbed::netns::{Netns, bind_over};
 
 use super::{Bed, until, within};
 
@@ -16,7 +16,7 @@ use super::{Bed, until, within};
 pub struct Weir {
     child: Child,
     stdout: BufReader<ChildStdout>,
-    /// The first line of `weir protect`.
+    /// The last line of `weir protect` that was read, at first the first one.
     pub line: String,
 }
 
@@ -27,6 +27,13 @@ impl Weir {
 
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid() as i32), signal).unwrap();
+    }
+
+    /// Takes the next line that it prints.
+    pub fn next_line(&mut self) -> &str {
+        self.line.clear();
+        self.stdout.read_line(&mut self.line).unwrap();
+        &self.line
     }
 
     /// What it prints from now to its end, and how it ends.
@@ -62,11 +69,18 @@ impl Bed {
 
     /// Starts a weir in a namespace.
     pub fn spawn(&self, netns: &Netns, arguments: &str) -> Weir {
+        self.spawn_with(netns, arguments, || {})
+    }
+
+    fn spawn_with(&self, netns: &Netns, arguments: &str, before: impl FnOnce() + Send) -> Weir {
         let mut command = self.command(arguments);
         // A file takes all that it says; of a pipe that nobody reads lines would be lost.
         let log = File::create(self.log()).unwrap();
         command.stdout(Stdio::piped()).stderr(log);
-        let mut child = within(netns, || command.spawn().unwrap());
+        let mut child = within(netns, || {
+            before();
+            command.spawn().unwrap()
+        });
         let stdout = BufReader::new(child.stdout.take().unwrap());
         Weir {
             child,
@@ -77,8 +91,17 @@ impl Bed {
 
     /// Starts `weir protect` and waits until it says that it is on.
     pub fn protect(&self, arguments: &str) -> Weir {
-        let mut weir = self.spawn(self.server(), &format!("protect {arguments}"));
-        weir.stdout.read_line(&mut weir.line).unwrap();
+        self.protecting(arguments, || {})
+    }
+
+    /// The same with this folder in the place of /var/lib, where engines keep the names of containers.
+    pub fn protect_with_lib(&self, lib: &Path, arguments: &str) -> Weir {
+        self.protecting(arguments, || bind_over(lib, Path::new("/var/lib")).unwrap())
+    }
+
+    fn protecting(&self, arguments: &str, before: impl FnOnce() + Send) -> Weir {
+        let mut weir = self.spawn_with(self.server(), &format!("protect {arguments}"), before);
+        weir.next_line();
         if weir.line.is_empty() {
             let error = std::fs::read_to_string(self.log()).unwrap();
             panic!("weir protect {arguments}: {error}");
@@ -97,6 +120,11 @@ impl Bed {
             (self.status()["running"] == true).then_some(())
         });
         weir
+    }
+
+    /// What the last weir in the background has said on its standard error.
+    pub fn log_text(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap()
     }
 
     fn log(&self) -> PathBuf {

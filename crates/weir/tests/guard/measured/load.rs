@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
@@ -14,6 +15,7 @@ use weir_testbed::program;
 use weir_testbed::raw::{Segment, Shape, frame};
 
 use crate::common::{Bed, PORT, Peer, Raw, connect, listen, until, within};
+use crate::firewall::PORT_BESIDE;
 
 /// SYNs of the flood in a second.
 const SYNS_PER_S: f64 = 80_000.0;
@@ -21,24 +23,30 @@ const SYNS_PER_S: f64 = 80_000.0;
 pub const CLIENTS: u16 = 1600;
 /// How many of them come in a second.
 pub const CLIENTS_PER_S: u32 = 200;
+/// So many failed visits say enough: a run ends in time.
+const FAILED_ENOUGH: usize = 40;
 /// Places of the server, as many as nginx takes by itself.
 pub const BACKLOG: i32 = 511;
 /// A client that is not refused waits so long, for a SYN that the kernel or weir dropped.
 const PATIENT: Duration = Duration::from_secs(5);
-/// Of those that are served in a flood.
-pub const P99: Duration = Duration::from_millis(20);
+/// Of those that are served in a flood, where the machine itself lets nobody wait longer.
+const P99: Duration = Duration::from_millis(20);
+/// How many times longer they may take than those who come to the same server beside them, where weir leaves it alone: how
+/// long these take is the machine's own share. The flood does not go there.
+const TIMES_BESIDE: u32 = 2;
+const PORTS_BESIDE: u16 = 25_000;
 
 /// A server that closes each connection first. nginx where it is, else a thread of this process.
 pub enum Server {
     Nginx(Child),
-    Own(TcpListener),
+    Own(Vec<TcpListener>),
 }
 
 impl Server {
     pub fn start(bed: &Bed) -> Server {
-        let any: SocketAddr = (Ipv4Addr::UNSPECIFIED, PORT).into();
         let Ok(nginx) = program::find("nginx") else {
-            return Server::Own(listen(bed.server(), any, BACKLOG));
+            let at = |port| listen(bed.server(), (Ipv4Addr::UNSPECIFIED, port).into(), BACKLOG);
+            return Server::Own([PORT, PORT_BESIDE].map(at).into());
         };
         let folder = bed.folder.path();
         let config = folder.join("nginx.conf");
@@ -46,7 +54,7 @@ impl Server {
             "daemon off; master_process off; worker_processes 1; pid {0}/nginx.pid; error_log {0}/nginx.log;\n\
              events {{ worker_connections 1000; }}\n\
              http {{ access_log off; keepalive_timeout 0; server {{ listen {PORT} backlog={BACKLOG}; \
-             location / {{ return 200 \"hello\"; }} }} }}\n",
+             listen {PORT_BESIDE} backlog={BACKLOG}; location / {{ return 200 \"hello\"; }} }} }}\n",
             folder.display()
         );
         fs::write(&config, text).unwrap();
@@ -68,10 +76,15 @@ impl Server {
 
     /// The same; `work` is done for each connection.
     pub fn serve_with(&self, stop: &AtomicBool, work: impl Fn()) {
-        let Server::Own(listener) = self else { return };
-        listener.set_nonblocking(true).unwrap();
+        let Server::Own(listeners) = self else { return };
+        for listener in listeners {
+            listener.set_nonblocking(true).unwrap();
+        }
         while !stop.load(Ordering::Relaxed) {
-            let Ok((mut stream, _)) = listener.accept() else {
+            let mut accepted = listeners
+                .iter()
+                .filter_map(|listener| listener.accept().ok());
+            let Some((mut stream, _)) = accepted.next() else {
                 std::thread::sleep(Duration::from_micros(100));
                 continue;
             };
@@ -129,17 +142,21 @@ impl Visits {
 }
 
 /// A visit from each of these ports, `per_s` of them; 0: as fast as eight clients can.
-pub fn visits(bed: &Bed, ports: std::ops::Range<u16>, per_s: u32) -> Visits {
+pub fn visits(bed: &Bed, ports: Range<u16>, per_s: u32) -> Visits {
     visits_of(8, bed, ports, per_s)
 }
 
-pub fn visits_of(clients: usize, bed: &Bed, ports: std::ops::Range<u16>, per_s: u32) -> Visits {
+pub fn visits_of(clients: usize, bed: &Bed, ports: Range<u16>, per_s: u32) -> Visits {
+    visits_at(PORT, clients, bed, ports, per_s)
+}
+
+fn visits_at(at: u16, clients: usize, bed: &Bed, ports: Range<u16>, per_s: u32) -> Visits {
     let (next, begun) = (AtomicU16::new(ports.start), Instant::now());
     let all = Mutex::new(Visits::default());
-    let at = bed.veth4().at(PORT);
+    let at = bed.veth4().at(at);
     let client = || loop {
         let port = next.fetch_add(1, Ordering::Relaxed);
-        if !ports.contains(&port) {
+        if !ports.contains(&port) || all.lock().unwrap().failed.len() > FAILED_ENOUGH {
             return;
         }
         if per_s > 0 {
@@ -160,6 +177,43 @@ pub fn visits_of(clients: usize, bed: &Bed, ports: std::ops::Range<u16>, per_s: 
         }
     });
     all.into_inner().unwrap()
+}
+
+impl Visits {
+    /// The 99th percentile of a second's clients, in the median of the seconds. Whom weir or the kernel keeps waiting is kept
+    /// in each of them; a stop of the machine is in one.
+    fn usual_p99(&self) -> Duration {
+        let seconds = self.times.chunks_exact(CLIENTS_PER_S as usize);
+        let mut p99s: Vec<Duration> = seconds
+            .map(|second| {
+                let mut second = second.to_vec();
+                second.sort();
+                second[(second.len() - 1) * 990 / 1000]
+            })
+            .collect();
+        p99s.sort();
+        p99s.get(p99s.len() / 2).copied().unwrap_or(Duration::MAX)
+    }
+}
+
+/// What the clients of a flood's port are held against: as many, at the same time, at a port that weir leaves alone.
+pub fn visits_beside(bed: &Bed) -> Visits {
+    let ports = PORTS_BESIDE..PORTS_BESIDE + CLIENTS;
+    visits_at(PORT_BESIDE, 8, bed, ports, CLIENTS_PER_S)
+}
+
+/// None of these clients was refused, and none waited but for the machine.
+pub fn judge(kind: &str, visits: &mut Visits, beside: &Visits) {
+    let (failed, p99) = (visits.failed.len(), visits.usual_p99());
+    let [p50, most]: [Duration; 2] = [500, 1000].map(|permille| visits.quantile(permille));
+    assert!(beside.failed.is_empty(), "beside: {:?}", beside.failed);
+    let limit = P99.max(TIMES_BESIDE * beside.usual_p99());
+    println!(
+        "{kind}: {failed} of {CLIENTS} failed, p50 {p50:?}, p99 of a second {p99:?} (limit {limit:?}), most {most:?}"
+    );
+    visits.failed.truncate(5);
+    assert!(visits.failed.is_empty(), "{kind}: {:?}", visits.failed);
+    assert!(p99 < limit, "{kind}: {p99:?}");
 }
 
 /// The flood's SYNs, each from another address. Made before: making one takes longer than sending it.
@@ -190,14 +244,5 @@ pub fn flood(wire: &Tap, syns: &[Vec<u8>], stop: &AtomicBool, sent: &AtomicUsize
         sent.store(count, Ordering::Relaxed);
         raw.discard();
         std::thread::yield_now();
-    }
-}
-
-/// Sets a flag when it goes, so that a test that fails ends its threads.
-pub struct Stops<'a>(pub &'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }

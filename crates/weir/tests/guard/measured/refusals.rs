@@ -90,8 +90,14 @@ fn at_100_000_refusals_a_second_the_daemon_takes_under_2_percent_of_a_core() {
         rate > REFUSALS_PER_S * 0.8,
         "the generator is too slow: {rate:.0}/s"
     );
+    // Unoptimized, the daemon takes three times as long for each sample.
+    let most = if cfg!(debug_assertions) {
+        2.0 * MOST
+    } else {
+        MOST
+    };
     assert!(
-        share < MOST,
+        share < most,
         "{:.2} % of a core at {rate:.0} refusals/s",
         share * 100.0
     );

@@ -1,11 +1,12 @@
 //! The controller beside real servers that accept a few connections a second, by default settings: the high class is let
 //! in while its demand fits.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::fates::Fates;
 use crate::common::{Bed, PATIENCE, PORT, listen, within};
 
 /// Of what the server accepts: what the high class asks for, and all together.
@@ -16,8 +17,8 @@ const CONVERGES_ACCEPTS: f64 = 100.0;
 /// Of the high class, so much may be refused.
 const REFUSED: f64 = 0.03;
 
-/// A server of one worker: it takes a connection, is busy with it, and answers.
-fn serve(listener: &TcpListener, service: Duration, stop: &AtomicBool, served: &AtomicU64) {
+/// A worker: it takes a connection, is busy with it, and answers.
+pub fn serve(listener: &TcpListener, service: Duration, stop: &AtomicBool, served: &AtomicU64) {
     listener.set_nonblocking(true).unwrap();
     // By the clock, so that a busy machine does not make it slower.
     let mut free_at = Instant::now();
@@ -38,66 +39,6 @@ fn serve(listener: &TcpListener, service: Duration, stop: &AtomicBool, served: &
     }
 }
 
-/// How the clients of a class fared.
-#[derive(Debug, Default)]
-struct Fates {
-    came: AtomicU64,
-    refused: AtomicU64,
-    lost: AtomicU64,
-}
-
-impl Fates {
-    /// One client; `counts`: it came when all had converged.
-    fn client(&self, address: SocketAddr, counts: bool) {
-        let fate = TcpStream::connect_timeout(&address, 2 * PATIENCE).and_then(|mut stream| {
-            stream.set_read_timeout(Some(2 * PATIENCE))?;
-            stream.read_exact(&mut [0])
-        });
-        if !counts {
-            return;
-        }
-        self.came.fetch_add(1, Ordering::Relaxed);
-        match fate.map_err(|error| error.kind()) {
-            Ok(()) => {}
-            Err(ErrorKind::ConnectionRefused) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(_) => {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Clients that come by chance, `rate` a second, from now until `warm_up` and `length` have gone by.
-    fn come(&self, seed: u64, rate: f64, address: SocketAddr, warm_up: Duration, length: Duration) {
-        let mut random = seed;
-        let begun = Instant::now();
-        let mut due = Duration::ZERO;
-        std::thread::scope(|scope| {
-            loop {
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                let unit = ((random >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
-                due += Duration::from_secs_f64(-unit.ln() / rate);
-                if due > warm_up + length {
-                    break;
-                }
-                std::thread::sleep(due.saturating_sub(begun.elapsed()));
-                let counts = due > warm_up;
-                let small = std::thread::Builder::new().stack_size(256 << 10);
-                small
-                    .spawn_scoped(scope, move || self.client(address, counts))
-                    .unwrap();
-            }
-        });
-    }
-
-    fn of(&self, count: fn(&Fates) -> &AtomicU64) -> f64 {
-        count(self).load(Ordering::Relaxed) as f64
-    }
-}
-
 /// One server of `rate` accepts/s with its clients; `Err`: what is not as claimed.
 fn measure(bed: &Bed, rate: f64, admit: &str, seed: u64) -> Result<String, String> {
     let config = format!(
@@ -109,7 +50,7 @@ fn measure(bed: &Bed, rate: f64, admit: &str, seed: u64) -> Result<String, Strin
     let listener = listen(bed.server(), any, 511);
     let _weir = bed.run(&config);
     let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (gold, other) = (Fates::default(), Fates::default());
+    let (gold, other) = (Fates::new(2 * PATIENCE), Fates::new(2 * PATIENCE));
     let warm_up = Duration::from_secs_f64(1.0 + CONVERGES_ACCEPTS / rate);
     let length = Duration::from_secs_f64((200.0 / (GOLD * rate)).max(4.0));
     let mut served_in_length = 0;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use weir_core::aqm::Discipline;
+use weir_sim::aqm::Discipline;
 use weir_sim::traffic::Burst;
 use weir_sim::{Kind, Plan};
 

@@ -14,8 +14,8 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
 };
 use serde_json::Value;
-use weir_core::aqm::Discipline;
-use weir_core::aqm::control::{ACK, SYN};
+use weir_sim::aqm::Discipline;
+use weir_sim::aqm::control::{ACK, SYN};
 use weir_testbed::needs;
 
 use super::qdiscs::{limit, note_kernel, run_in, tc};

@@ -1,7 +1,7 @@
 //! The judge, and the experiment with it.
 
-use weir_core::aqm::pie::{Pie, PieParams};
-use weir_core::aqm::{AnyQueue, Discipline, Setup};
+use weir_sim::aqm::pie::Pie;
+use weir_sim::aqm::{AnyQueue, Discipline, PieParams, Setup};
 use weir_sim::{Outcome, Plan};
 
 use super::hosts::{self, Hosts};

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::Value;
-use weir_core::aqm::Discipline;
+use weir_sim::aqm::Discipline;
 use weir_testbed::needs;
 
 use crate::error::{Context, Error, Result};
@@ -23,7 +23,7 @@ pub fn note_kernel(facts: &mut Facts) -> Result<()> {
     Ok(())
 }
 
-/// tc's words for a discipline with the parameters of [`weir_core::aqm::Setup`].
+/// tc's words for a discipline with the parameters of [`weir_sim::aqm::Setup`].
 fn qdisc(discipline: Discipline, bits_per_s: u64) -> Result<String> {
     let limit = 100 * FULL_BYTES;
     let words = match discipline {

@@ -105,7 +105,7 @@ pub async fn tee(
         terms,
     } = reply;
     let mut copy = Copy {
-        scanner: ChunkScanner::new(),
+        scanner: ChunkScanner::of_reply(),
         pieces: Pieces::default(),
         reservation,
         longest: worker
@@ -115,7 +115,7 @@ pub async fn tee(
     };
     debug_assert!(!delivery.dechunk);
     let mut keeps = copy.take(server.buffer.bytes());
-    let mut transfer = BodyTransfer::new(
+    let mut transfer = BodyTransfer::of_reply(
         server.read_half(),
         &client.stream,
         facts.body,

@@ -1,4 +1,0 @@
-//! Skeleton of bpf/conntrack.bpf.c.
-#![allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks)]
-
-include!(concat!(env!("OUT_DIR"), "/conntrack.skel.rs"));

@@ -1,0 +1,589 @@
+//! Listeners in other network namespaces than weir's own: those of containers, of `ip netns`, of the whole machine.
+//!
+//! The kernel says who begins to listen; `core::workload` decides which listener is about it. Then the listener is put in
+//! force in the namespace of the socket. Nothing here holds a namespace: each is entered by a path, and known by its cookie.
+//! What is found in weir's own namespace (a unit, a container of `--network host`) is a listener of the session
+//! ([`Elsewhere::own`]).
+
+mod due;
+mod renew;
+mod report;
+mod service;
+mod space;
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use weir_core::listener::{Listener, MAX_LISTENERS};
+use weir_core::verdict::Counters;
+use weir_core::workload::{Where, Workload, in_force};
+use weir_kernel::{AttachedIn, FoundListener, Limits, Namespace, Notice};
+
+use crate::daemon::backend::Spaces;
+use crate::failure::{Failure, Result};
+
+use due::{Due, Pace, Why};
+use space::{Space, tell};
+pub use world::{Machine, World};
+
+/// Between two looks whether namespaces have ended, and at some of them.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Namespaces that are looked at in each of these once interfaces may have gone into any of them.
+const HURRIED: usize = 32;
+/// Namespaces that are put in order before who waits for an answer has it.
+const AT_A_TIME: usize = 8;
+/// One that cannot be entered is of nobody once nobody has listened there for so long.
+const SILENT: Duration = Duration::from_secs(10);
+/// For so long the start and a reload wait for them.
+pub const SETTLES: Duration = Duration::from_secs(2);
+
+/// Room for listeners in other namespaces, some 18 MiB of the kernel's memory and 1.2 MiB for each CPU, which a machine without
+/// any does not take.
+pub const LIMITS: Limits = Limits {
+    namespaces: 1024,
+    listeners: 4096,
+    sockets: 2048,
+};
+
+/// Whether some of these listeners are elsewhere.
+pub fn any(listeners: &[Listener]) -> bool {
+    let mut listeners = listeners.iter();
+    listeners.any(|listener| listener.location != Where::Here)
+}
+
+/// The listeners of other namespaces, and where they are in force.
+pub struct Elsewhere {
+    open: fn() -> Result<Box<dyn World>>,
+    /// `None` while no listener is elsewhere.
+    world: Option<Box<dyn World>>,
+    /// The guard was loaded with room for other namespaces.
+    has_room: bool,
+    own: Namespace,
+    /// Those of weir's own namespace, whatever is found.
+    here: Vec<Listener>,
+    /// The others, in the order of the file; then those that `every` has made.
+    asked: Vec<Listener>,
+    every: Option<Every>,
+    /// Sockets at ports of these, by their cookies.
+    sockets: BTreeMap<u64, Socket>,
+    spaces: BTreeMap<Namespace, Space>,
+    /// Namespaces that are to be put in order.
+    due: Due,
+    /// Those that are to be taken out of the kernel half, which waits as long for one as for many.
+    leaving: Vec<Namespace>,
+    /// Somebody listens who could not be recognized, or notices were lost.
+    again: bool,
+    lost: u32,
+    look_at: Instant,
+    pace: Pace,
+    /// Where the next look goes on.
+    next: Option<Namespace>,
+    /// Interfaces of weir's own namespace have changed, and perhaps have gone into others: so many are still to be looked at.
+    moved: usize,
+    /// What was counted in namespaces that have ended, by listener.
+    gone: BTreeMap<String, Counters>,
+    /// What could not be put in force in weir's own namespace, and is not tried again and again.
+    pub refused: Option<Vec<Listener>>,
+}
+
+/// What makes a listener for each port at which somebody listens in such a place (`weir protect all --where`).
+pub struct Every {
+    /// Where.
+    pub location: Where,
+    /// The listener of a port.
+    pub listener: Box<dyn Fn(u16) -> Listener>,
+}
+
+/// A listening socket of a workload.
+struct Socket {
+    found: FoundListener,
+    workload: Workload,
+    /// It listens still. One that has ceased to is kept, since its server may be starting again, until another one has its
+    /// port.
+    listens: bool,
+}
+
+impl Elsewhere {
+    /// No listener yet. `own` is weir's own namespace.
+    pub fn none(
+        open: fn() -> Result<Box<dyn World>>,
+        own: Namespace,
+        has_room: bool,
+        now: Instant,
+    ) -> Elsewhere {
+        Elsewhere {
+            open,
+            world: None,
+            has_room,
+            own,
+            here: Vec::new(),
+            asked: Vec::new(),
+            every: None,
+            sockets: BTreeMap::new(),
+            spaces: BTreeMap::new(),
+            due: Due::default(),
+            leaving: Vec::new(),
+            again: false,
+            lost: 0,
+            look_at: now,
+            pace: Pace::default(),
+            next: None,
+            moved: 0,
+            gone: BTreeMap::new(),
+            refused: None,
+        }
+    }
+
+    /// Has these listeners in force from now on; those of other namespaces when they are next [put in order](Self::work).
+    /// [`Elsewhere::own`] are then those of weir's own.
+    ///
+    /// # Errors
+    /// The guard has no room for other namespaces, or the kernel does not say who listens. Then nothing has changed.
+    pub fn set(&mut self, listeners: &[Listener], kernel: &mut impl Spaces) -> Result<()> {
+        let is_here = |listener: &&Listener| listener.location == Where::Here;
+        let (here, asked): (Vec<_>, Vec<_>) = listeners.iter().partition(is_here);
+        let asked: Vec<Listener> = asked.into_iter().cloned().collect();
+        let is_nobody = asked.is_empty() && self.every.is_none();
+        let found = match is_nobody {
+            true => Vec::new(),
+            false => self.open_world()?.listeners()?,
+        };
+        self.here = here.into_iter().cloned().collect();
+        self.asked = asked;
+        let names: BTreeSet<&str> = self.asked.iter().map(|l| l.name.as_str()).collect();
+        self.gone.retain(|name, _| names.contains(&**name));
+        if is_nobody {
+            self.world = None;
+            let spaces = std::mem::take(&mut self.spaces);
+            self.leaving.extend(spaces.into_keys());
+            (self.sockets, self.due) = Default::default();
+            self.let_go(kernel);
+            return Ok(());
+        }
+        self.ask_for_new(&found);
+        // Other ports may be of interest now.
+        let ports: BTreeSet<u16> = self.asked.iter().map(|l| l.address.port).collect();
+        self.sockets
+            .retain(|_, one| ports.contains(&one.found.port));
+        self.take_all(found);
+        for one in self.sockets.values().filter(|one| one.listens) {
+            self.due.add(one.found.namespace, Why::Listens);
+        }
+        let sockets = self.sockets.values().map(|one| one.found.namespace);
+        self.due.look_at(self.spaces.keys().copied().chain(sockets));
+        Ok(())
+    }
+
+    /// Guards the servers of all ports in a place: those that are there, and those that come.
+    ///
+    /// # Errors
+    /// As of [`Elsewhere::set`].
+    pub fn guard_every(&mut self, every: Every, kernel: &mut impl Spaces) -> Result<()> {
+        self.every = Some(every);
+        self.set(&self.all(), kernel)
+    }
+
+    /// Asks for a listener at each port that is new, if every server is to be guarded.
+    fn ask_for_new(&mut self, found: &[FoundListener]) {
+        let (Some(every), Some(world)) = (&self.every, &self.world) else {
+            return;
+        };
+        let is_asked = |port: u16| self.asked.iter().any(|one| one.address.port == port);
+        let new = found
+            .iter()
+            .filter(|one| one.port != 0 && !is_asked(one.port));
+        let new: Vec<FoundListener> = new.cloned().collect();
+        let workloads = world.workloads(&new).into_iter();
+        let there = new.iter().zip(workloads).filter(|(_, workload)| {
+            workload
+                .as_ref()
+                .is_some_and(|one| every.location.matches(one))
+        });
+        let ports: BTreeSet<u16> = there.map(|(one, _)| one.port).collect();
+        let room = MAX_LISTENERS.saturating_sub(self.asked.len());
+        if ports.len() > room {
+            let left_out: Vec<&u16> = ports.iter().skip(room).collect();
+            tracing::warn!("no more than {MAX_LISTENERS} ports can be guarded: not {left_out:?}");
+        }
+        for port in ports.into_iter().take(room) {
+            self.asked.push((every.listener)(port));
+        }
+    }
+
+    fn open_world(&mut self) -> Result<&dyn World> {
+        if !self.has_room {
+            let message = "weir was started without a listener in other network namespaces, so that it has no room for any";
+            let hint = "start weir again: it makes the room at its start, when the file has a listener with `where`";
+            return Err(Failure::failed(message, hint));
+        }
+        let world = match self.world.take() {
+            Some(world) => world,
+            None => (self.open)()?,
+        };
+        Ok(&**self.world.insert(world))
+    }
+
+    /// The listeners that were asked for in other places than here, in the order of the file.
+    pub fn asked(&self) -> &[Listener] {
+        &self.asked
+    }
+
+    /// All that were asked for, those of weir's own namespace first.
+    pub fn all(&self) -> Vec<Listener> {
+        self.here.iter().chain(&self.asked).cloned().collect()
+    }
+
+    /// The listeners of weir's own namespace: those that are asked for here, and those that are about a socket here.
+    pub fn own(&self) -> Vec<Listener> {
+        let sockets = self.sockets_in(self.own);
+        let found = in_force(&self.asked, &addresses(&sockets)).into_iter();
+        let free = |listener: &&Listener| {
+            let mut here = self.here.iter();
+            !here.any(|own| own.address.conflicts(&listener.address))
+        };
+        let found = found.map(|(listener, _)| listener).filter(free);
+        self.here.iter().chain(found).cloned().collect()
+    }
+
+    /// What those are called who listen at this port, anywhere, as `--where` takes it.
+    pub fn names_at(&self, port: u16) -> Vec<String> {
+        let sockets = self.sockets.values();
+        let sockets = sockets.filter(|one| one.listens && one.found.port == port);
+        let names = sockets.filter_map(|one| Some(one.workload.place()?.to_string()));
+        let names: BTreeSet<String> = names.collect();
+        names.into_iter().collect()
+    }
+
+    /// The socket here that a listener is about.
+    fn own_socket(&self, listener: &Listener) -> Option<&Socket> {
+        let sockets = self.sockets_in(self.own);
+        let found = in_force(std::slice::from_ref(listener), &addresses(&sockets));
+        found.first().map(|(_, at)| sockets[*at])
+    }
+
+    /// Readable when somebody has begun or ceased to listen.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.world.as_ref().map(|world| world.fd())
+    }
+
+    /// When there is work without that.
+    pub fn due_at(&self) -> Option<Instant> {
+        self.world.as_ref()?;
+        Some(match self.due.is_empty() {
+            true => self.look_at,
+            // It was due before.
+            false => self.look_at.checked_sub(LOOK_EVERY)?,
+        })
+    }
+
+    /// Interfaces of weir's own namespace have come or gone: perhaps from or into another one.
+    pub fn links_changed(&mut self) {
+        self.moved = self.spaces.len();
+    }
+
+    /// Follows what has happened.
+    pub fn work(&mut self, kernel: &mut impl Spaces, now: Instant) {
+        let Some(world) = &self.world else {
+            // Else it would be told of for ever.
+            drop(kernel.attached());
+            return;
+        };
+        self.take(world.notices(), now);
+        if now >= self.look_at {
+            self.look_at = now + LOOK_EVERY;
+            self.let_go(kernel);
+            self.look(kernel, now);
+        }
+        self.put_in_order(kernel, now);
+    }
+
+    /// Puts namespaces in order that are due, until this time: at the start and after a reload, so that most are in force
+    /// when it is said.
+    pub fn settle(&mut self, kernel: &mut impl Spaces, until: Instant) {
+        loop {
+            let now = Instant::now();
+            self.put_in_order(kernel, now);
+            let is_under_way = self.spaces.values().any(Space::is_under_way);
+            let is_settled = self.due.is_empty() && !is_under_way;
+            if self.due.is_empty() {
+                self.let_go(kernel);
+            }
+            let Some(left) = until.checked_duration_since(now).filter(|_| !is_settled) else {
+                return;
+            };
+            if self.due.is_empty() && !wait_for(kernel, left) {
+                return;
+            }
+        }
+    }
+
+    /// Puts weir before all others again where one has gone before it, because somebody asks.
+    pub fn go_first(&self, kernel: &mut impl Spaces) {
+        for (namespace, space) in &self.spaces {
+            for (index, name) in &space.attached {
+                if let Err(error) = kernel.go_first_in(&space.path, *namespace, *index) {
+                    tracing::warn!("interface {name} in another namespace: {error}");
+                }
+            }
+        }
+    }
+
+    fn put_in_order(&mut self, kernel: &mut impl Spaces, now: Instant) {
+        let (mut seen, mut ready) = (Vec::new(), Vec::new());
+        for _ in 0..AT_A_TIME {
+            let Some((namespace, why)) = self.due.pop() else {
+                break;
+            };
+            let begun = Instant::now();
+            if self.renew(kernel, namespace, now) {
+                ready.push(namespace);
+            }
+            if why == Why::Look {
+                self.pace.took(begun.elapsed());
+            }
+            seen.push(namespace);
+        }
+        if !ready.is_empty()
+            && let Err(error) = kernel.put_in_force()
+        {
+            self.not_put_in_force(&ready, &error);
+        }
+        seen.extend(self.take_attached(kernel));
+        for namespace in seen {
+            self.tell_of(namespace);
+        }
+    }
+
+    fn not_put_in_force(&mut self, namespaces: &[Namespace], error: &weir_kernel::Error) {
+        for namespace in namespaces {
+            if let Some(space) = self.spaces.get_mut(namespace) {
+                space.not_applied(error.to_string());
+            }
+        }
+    }
+
+    /// Gives the namespaces of which there is news.
+    fn take_attached(&mut self, kernel: &mut impl Spaces) -> Vec<Namespace> {
+        let mut news = Vec::new();
+        for AttachedIn {
+            namespace,
+            ifindex,
+            outcome,
+        } in kernel.attached()
+        {
+            if let Some(space) = self.spaces.get_mut(&namespace) {
+                space.attached_to(ifindex, outcome);
+                news.push(namespace);
+            }
+        }
+        news
+    }
+
+    /// Says what has changed there, once nothing is under way.
+    fn tell_of(&mut self, namespace: Namespace) {
+        let Some(space) = self.spaces.get(&namespace) else {
+            return;
+        };
+        if space.is_under_way() {
+            return;
+        }
+        // It may have ended meanwhile, which is no trouble: the next look sees it.
+        let has_ended = space.trouble.is_some() && self.look_into(&space.path, namespace).is_err();
+        if !has_ended && let Some(space) = self.spaces.get_mut(&namespace) {
+            tell(space);
+        }
+    }
+
+    /// Takes namespaces out of the kernel half, together.
+    fn let_go(&mut self, kernel: &mut impl Spaces) {
+        if !self.leaving.is_empty() {
+            kernel.remove(&std::mem::take(&mut self.leaving));
+        }
+    }
+
+    fn take(&mut self, notices: Vec<Notice>, now: Instant) {
+        let mut begun = Vec::new();
+        for notice in notices {
+            match notice {
+                Notice::Listens(found) => begun.push(found),
+                Notice::Ceased { socket, .. } => {
+                    self.note(std::mem::take(&mut begun));
+                    self.ceased(socket, now);
+                }
+            }
+        }
+        self.note(begun);
+    }
+
+    /// A socket listens no more. Where nothing is in force, it is not of interest.
+    fn ceased(&mut self, socket: u64, now: Instant) {
+        let Some(one) = self.sockets.get_mut(&socket) else {
+            return;
+        };
+        one.listens = false;
+        let at = one.found.namespace;
+        let listens = self.has_listening(at);
+        match self.spaces.get_mut(&at) {
+            Some(space) if !listens => drop(space.silent_since.get_or_insert(now)),
+            None if at != self.own => drop(self.sockets.remove(&socket)),
+            _ => {}
+        }
+    }
+
+    /// Notes those of them that listen at ports of interest.
+    fn note(&mut self, mut found: Vec<FoundListener>) {
+        // Its port is chosen a moment later.
+        self.again |= found.iter().any(|one| one.port == 0);
+        self.ask_for_new(&found);
+        found.retain(|one| self.asked.iter().any(|l| l.address.port == one.port));
+        let Some(world) = &self.world else { return };
+        let workloads = world.workloads(&found);
+        for (found, workload) in found.into_iter().zip(workloads) {
+            let Some(workload) = workload else {
+                // Another process may have the socket.
+                self.again = true;
+                continue;
+            };
+            let (at, port) = (found.namespace, found.port);
+            self.sockets.retain(|_, one| {
+                one.listens || (one.found.namespace, one.found.port) != (at, port)
+            });
+            let before = self.sockets.get(&found.socket);
+            let is_known =
+                before.is_some_and(|one| one.found.pid == found.pid && one.workload == workload);
+            if !is_known {
+                self.due.add(at, Why::Listens);
+            }
+            if let Some(space) = self.spaces.get_mut(&at) {
+                space.silent_since = None;
+            }
+            let socket = Socket {
+                found,
+                workload,
+                listens: true,
+            };
+            self.sockets.insert(socket.found.socket, socket);
+        }
+    }
+
+    /// Looks at all that listen.
+    fn scan(&mut self) -> Result<()> {
+        let Some(world) = &self.world else {
+            return Ok(());
+        };
+        let (lost, found) = (world.lost(), world.listeners()?);
+        self.lost = lost;
+        self.take_all(found);
+        Ok(())
+    }
+
+    fn take_all(&mut self, found: Vec<FoundListener>) {
+        self.again = false;
+        let there: BTreeSet<u64> = found.iter().map(|one| one.socket).collect();
+        for (cookie, one) in &mut self.sockets {
+            one.listens = there.contains(cookie);
+        }
+        // Those that are known may have another process now.
+        self.note(found);
+    }
+
+    /// Looks what has changed that nobody has told.
+    fn look(&mut self, kernel: &impl Spaces, now: Instant) {
+        let lost = self.world.as_ref().map_or(self.lost, |world| world.lost());
+        if (self.again || lost != self.lost)
+            && let Err(failure) = self.scan()
+        {
+            tracing::error!("who listens in other network namespaces is not known: {failure}");
+        }
+        self.look_for_ended(kernel, now);
+        let count = match self.moved {
+            0 => self.pace.looks(),
+            many => many.min(HURRIED),
+        };
+        self.moved = self.moved.saturating_sub(HURRIED);
+        let from = self.next.unwrap_or(Namespace::with_cookie(0));
+        let behind = self.spaces.range(from..).chain(self.spaces.range(..from));
+        let off = behind.clone().filter(|(_, space)| space.is_off());
+        self.due.look_at(off.take(AT_A_TIME).map(|(at, _)| *at));
+        let mut some = behind.map(|(namespace, _)| *namespace);
+        self.due.look_at(some.by_ref().take(count));
+        self.next = some.next();
+    }
+
+    /// A namespace in which somebody listens cannot end.
+    fn look_for_ended(&mut self, kernel: &impl Spaces, now: Instant) {
+        let listening = self.sockets.values().filter(|one| one.listens);
+        let listening: BTreeSet<Namespace> = listening.map(|one| one.found.namespace).collect();
+        let mut ended = Vec::new();
+        for (namespace, space) in &mut self.spaces {
+            if listening.contains(namespace) {
+                space.silent_since = None;
+                continue;
+            }
+            space.silent_since.get_or_insert(now);
+            if kernel.devices_in(*namespace).is_empty() {
+                ended.push(*namespace);
+            }
+        }
+        // What could not be attached to is no sign.
+        for namespace in ended {
+            match self.spaces[&namespace].attached.is_empty() {
+                true => self.due.add(namespace, Why::Look),
+                false => self.end(kernel, namespace),
+            }
+        }
+    }
+
+    fn sockets_in(&self, namespace: Namespace) -> Vec<&Socket> {
+        let all = self.sockets.values();
+        all.filter(|one| one.found.namespace == namespace).collect()
+    }
+
+    /// Takes a namespace out: it has ended, or no listener is about it any more.
+    fn end(&mut self, kernel: &impl Spaces, namespace: Namespace) {
+        self.sockets
+            .retain(|_, one| one.listens || one.found.namespace != namespace);
+        let Some(space) = self.spaces.remove(&namespace) else {
+            return;
+        };
+        for replica in &space.replicas {
+            self.keep_counters(kernel, namespace, &replica.asked.name);
+            tracing::info!("{}: off", replica.label);
+        }
+        self.leaving.push(namespace);
+    }
+
+    fn keep_counters(&mut self, kernel: &impl Spaces, namespace: Namespace, listener: &str) {
+        if let Ok(counters) = kernel.counters_in(namespace, listener) {
+            self.gone
+                .entry(listener.to_owned())
+                .or_default()
+                .add(&counters);
+        }
+    }
+}
+
+/// Until there is something [attached](Spaces::attached), or for so long; whether there may be.
+fn wait_for(kernel: &impl Spaces, time: Duration) -> bool {
+    let Some(fd) = kernel.attached_fd() else {
+        return false;
+    };
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+    poll(&mut fds, timeout).is_ok_and(|count| count > 0)
+}
+
+fn addresses<'a>(sockets: &[&'a Socket]) -> Vec<(&'a Workload, SocketAddr)> {
+    let address = |one: &&'a Socket| {
+        let at = SocketAddr::new(one.found.ip, one.found.port);
+        (&one.workload, at)
+    };
+    sockets.iter().map(address).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! One namespace: what is in force in it.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use weir_config::{Fallback, fit};
+use weir_core::listener::Listener;
+use weir_core::workload::Workload;
+use weir_kernel::{Namespace, NamespacePath};
+
+use super::world::Inside;
+use crate::daemon::attachment::{Place, RefusedAt, places};
+use crate::daemon::backend::Spaces;
+
+/// A network namespace with listeners of ours.
+pub struct Space {
+    /// By which it was last entered.
+    pub path: NamespacePath,
+    pub replicas: Vec<Replica>,
+    /// Names of the interfaces that the guard is on, by their numbers there.
+    pub attached: BTreeMap<u32, String>,
+    /// Those to which it is being attached.
+    awaited: BTreeMap<u32, Awaited>,
+    /// What is not as it should be there.
+    pub trouble: Option<String>,
+    /// As the kernel half has it.
+    applied: Option<Applied>,
+    /// What was said of its listeners last, by their labels: why they are not in force, if they are not.
+    told: BTreeMap<String, Option<String>>,
+    /// Since when nobody is known to listen there.
+    pub silent_since: Option<Instant>,
+}
+
+struct Awaited {
+    name: String,
+    /// Its connections come from within, and it takes its time.
+    loopback: bool,
+}
+
+/// A listener in it.
+pub struct Replica {
+    /// `web@web-1`: unique, and no listener's name.
+    pub label: String,
+    /// `web-1`
+    pub name: String,
+    pub workload: Workload,
+    pub asked: Listener,
+    /// What is carried out instead of what was asked for.
+    pub fallback: Option<Fallback>,
+    /// Why it is not in force.
+    pub because: Option<String>,
+}
+
+#[derive(PartialEq)]
+struct Applied {
+    listeners: Vec<Listener>,
+    cookies: bool,
+    /// Names stand for these in a policy.
+    interfaces: Vec<(String, u32)>,
+}
+
+impl Space {
+    pub fn new(path: NamespacePath) -> Space {
+        Space {
+            path,
+            replicas: Vec::new(),
+            attached: BTreeMap::new(),
+            awaited: BTreeMap::new(),
+            trouble: None,
+            applied: None,
+            told: BTreeMap::new(),
+            silent_since: None,
+        }
+    }
+
+    /// Has these listeners from now on; of them is said again only what has changed.
+    pub fn set(&mut self, replicas: Vec<Replica>) {
+        self.replicas = replicas;
+        let replicas = &self.replicas;
+        self.told
+            .retain(|label, _| replicas.iter().any(|one| one.label == *label));
+    }
+
+    /// It is not guarded at all, for this reason.
+    pub fn turn_off(&mut self, because: String) {
+        self.attached.clear();
+        self.awaited.clear();
+        self.trouble = Some(because);
+    }
+
+    /// The kernel half does not have what was handed to it.
+    pub fn not_applied(&mut self, because: String) {
+        self.applied = None;
+        self.trouble = Some(because);
+    }
+
+    /// Notes what has come of attaching to one of its interfaces.
+    pub fn attached_to(&mut self, index: u32, outcome: weir_kernel::Result<()>) {
+        let awaited = self.awaited.remove(&index).map(|one| one.name);
+        // It may be attached to anew, to be the first again.
+        let Some(name) = awaited.or_else(|| self.attached.remove(&index)) else {
+            return;
+        };
+        match outcome {
+            Ok(()) => drop(self.attached.insert(index, name)),
+            Err(error) => self.trouble = Some(not_guarded(&name, &error)),
+        }
+    }
+
+    /// Something is not as it should be, which may pass.
+    pub fn is_off(&self) -> bool {
+        self.trouble.is_some() || self.attached.is_empty() && self.awaited.is_empty()
+    }
+
+    /// The guard is about to be on interfaces that clients come by.
+    pub fn is_under_way(&self) -> bool {
+        self.awaited.values().any(|one| !one.loopback)
+    }
+
+    /// Why one of its listeners is not in force; `None`: it is.
+    pub fn because_of(&self, replica: &Replica) -> Option<String> {
+        let all = match (&self.trouble, self.attached.is_empty()) {
+            (Some(trouble), _) => Some(trouble.clone()),
+            (None, _) if self.is_under_way() => {
+                Some("weir is about to attach to its interfaces".to_owned())
+            }
+            (None, true) => Some("weir could attach to none of its interfaces".to_owned()),
+            (None, false) => None,
+        };
+        replica.because.clone().or(all)
+    }
+}
+
+fn not_guarded(name: &str, error: &weir_kernel::Error) -> String {
+    format!("interface {name} is not guarded: {error}")
+}
+
+/// Hands the policies to the kernel half, as they fit the namespace. Whether there is anything that is to be put in force.
+pub fn apply(
+    space: &mut Space,
+    kernel: &mut impl Spaces,
+    inside: &Inside,
+) -> weir_kernel::Result<bool> {
+    let mut listeners = Vec::new();
+    for replica in &mut space.replicas {
+        match fit(&replica.asked, &inside.environment) {
+            Ok(fitted) => {
+                replica.fallback = fitted.fallback;
+                listeners.push(fitted.listener);
+            }
+            Err(fault) => replica.because = Some(format!("{} ({})", fault.cause, fault.hint)),
+        }
+    }
+    let named = |name: &String| listeners.iter().any(|l| l.interfaces.contains(name));
+    let links = inside.links.iter().filter(|link| named(&link.name));
+    let applied = Applied {
+        cookies: inside.environment.sends_cookies(),
+        interfaces: links.map(|link| (link.name.clone(), link.index)).collect(),
+        listeners,
+    };
+    if space.applied.as_ref() == Some(&applied) {
+        return Ok(false);
+    }
+    space.applied = None;
+    kernel.prepare_in(&space.path, &applied.listeners, applied.cookies)?;
+    space.applied = Some(applied);
+    Ok(true)
+}
+
+/// Begins to attach to the interfaces there that are to be guarded and are not yet; detaches from others.
+pub fn attach(space: &mut Space, kernel: &mut impl Spaces, at: Namespace, inside: &Inside) {
+    let applied = space.applied.as_ref();
+    let listeners = applied.map_or(&[][..], |applied| &applied.listeners[..]);
+    let wanted = places(listeners, &inside.links, |_| false);
+    let there = kernel.devices_in(at);
+    let others = space.awaited.keys().filter(|index| !there.contains(index));
+    for index in there.iter().chain(others) {
+        if !wanted.contains_key(index) {
+            kernel.detach_in(at, *index);
+        }
+    }
+    space.attached.clear();
+    space.awaited.clear();
+    // From other hosts nobody comes by the loopback device.
+    let loopback = |index: u32| inside.links.iter().any(|l| l.index == index && l.loopback);
+    let is_only = wanted.keys().all(|index| loopback(*index));
+    for (index, place) in wanted {
+        let Place {
+            name, refused_at, ..
+        } = place;
+        debug_assert_eq!(
+            refused_at,
+            RefusedAt::Tc,
+            "the front is weir's own namespace's"
+        );
+        if there.contains(&index) {
+            space.attached.insert(index, name);
+            continue;
+        }
+        let loopback = loopback(index) && !is_only;
+        match kernel.attach_in(&space.path, at, index, !loopback) {
+            Ok(()) => drop(space.awaited.insert(index, Awaited { name, loopback })),
+            Err(error) => space.trouble = Some(not_guarded(&name, &error)),
+        }
+    }
+}
+
+/// Says what is otherwise than before.
+pub fn tell(space: &mut Space) {
+    for replica in &space.replicas {
+        let because = space.because_of(replica);
+        if space.told.get(&replica.label) == Some(&because) {
+            continue;
+        }
+        let (label, address) = (&replica.label, &replica.asked.address);
+        match &because {
+            None => tracing::info!("{label}: guards {address} there"),
+            Some(because) => tracing::error!("{label}: is not in force: {because}"),
+        }
+        if let Some(Fallback { policy, because }) = &replica.fallback {
+            tracing::warn!("{label} falls back to {policy}: {because}");
+        }
+        space.told.insert(label.clone(), because);
+    }
+}
