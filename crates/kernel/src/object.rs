@@ -2,6 +2,7 @@
 
 #[cfg(feature = "testing")]
 pub(crate) mod btf;
+pub(crate) mod iteration;
 mod mapped;
 pub(crate) mod percpu;
 mod plain;

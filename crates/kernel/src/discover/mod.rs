@@ -4,7 +4,6 @@ pub(crate) mod skel;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::read_volatile;
@@ -12,8 +11,8 @@ use std::rc::Rc;
 
 use crate::error::{Error, Result, of_libbpf};
 use crate::guard::events::address;
-use crate::guard::listeners::iterator;
 use crate::namespace::Namespace;
+use crate::object::iteration::read_all;
 use crate::object::{self, Plain, Ring, open, plain};
 use skel::types::listen_notice;
 use skel::{DiscoverSkel, DiscoverSkelBuilder};
@@ -97,12 +96,7 @@ impl Discovery {
     /// # Errors
     /// They cannot be read.
     pub fn listeners(&self) -> Result<Vec<FoundListener>> {
-        let mut bytes = Vec::new();
-        let mut files = iterator(self.files.as_fd(), "open the list of open files")?;
-        files.read_to_end(&mut bytes).map_err(|e| Error::Failed {
-            what: "read the list of open files".into(),
-            cause: e.to_string(),
-        })?;
+        let bytes = read_all(self.files.as_fd(), "open files")?;
         // Processes share sockets; the first one has most likely made it.
         let mut found = BTreeMap::new();
         for notice in listen_notice::read_all(&bytes) {

@@ -48,7 +48,8 @@ impl Guard {
         listeners: &[Listener],
         cookies: bool,
     ) -> Result<Namespace> {
-        let namespace = self.prepare_in(at, listeners, cookies)?;
+        let namespace = at.enter(Ok)?;
+        self.prepare_in(at, namespace, listeners, cookies)?;
         self.put_in_force()?;
         Ok(namespace)
     }
@@ -57,20 +58,21 @@ impl Guard {
     /// for packets once for all that are prepared.
     ///
     /// # Errors
-    /// As of [`Guard::apply_in`], but for the kernel's memory.
+    /// Another namespace is here by now; else as of [`Guard::apply_in`], but for the kernel's memory.
     pub fn prepare_in(
         &mut self,
         at: &NamespacePath,
+        namespace: Namespace,
         listeners: &[Listener],
         cookies: bool,
-    ) -> Result<Namespace> {
+    ) -> Result<()> {
         let table = table_of(listeners, &Services::default())?;
-        let (namespace, policies) = at.enter(|namespace| {
+        let policies: Vec<_> = at.enter_if(namespace, || {
             let place = Place::here(cookies);
             let policies = listeners
                 .iter()
                 .map(|l| (l.name.clone(), place.listener_policy(l)));
-            Ok((namespace, policies.collect::<Vec<_>>()))
+            Ok(policies.collect())
         })?;
         if namespace == self.namespaces.own() {
             return Err(Error::Failed {
@@ -85,7 +87,7 @@ impl Guard {
         let maps = &self.skel.maps;
         self.namespaces.set(maps, namespace, policies, table)?;
         self.rules_wait |= rules;
-        Ok(namespace)
+        Ok(())
     }
 
     /// Puts in force what is prepared in other namespaces.

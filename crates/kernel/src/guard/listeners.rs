@@ -2,10 +2,9 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::ProgramInput;
@@ -14,8 +13,9 @@ use weir_core::abi::MAX_KNOWN;
 use super::events::address;
 use super::skel::GuardSkel;
 use super::skel::types::{listen_record, look_again};
-use crate::error::{Error, Result, of_errno, of_libbpf};
+use crate::error::{Error, Result, of_libbpf};
 use crate::namespace::Namespace;
+use crate::object::iteration::iterate;
 use crate::object::{Mapped, Plain, plain};
 use crate::own_filters::OwnFilters;
 use crate::sockets::{Cookie, listening_cookies};
@@ -264,7 +264,7 @@ pub(crate) fn read(link: BorrowedFd<'_>) -> Result<Vec<ListenSocket>> {
 
 /// Reads records until the one that says the listeners are all read.
 pub(super) fn records(link: BorrowedFd<'_>) -> Result<Vec<listen_record>> {
-    let mut iter = iterator(link, "open the iterator over sockets")?;
+    let mut iter = iterate(link, "listening sockets")?;
     let mut records = Vec::new();
     let mut bytes = [0u8; size_of::<listen_record>() * RECORDS];
     loop {
@@ -279,7 +279,7 @@ pub(super) fn records(link: BorrowedFd<'_>) -> Result<Vec<listen_record>> {
                 }
             }
             Err(e) => {
-                let what = "read the listening sockets".into();
+                let what = "read the list of listening sockets".into();
                 return Err(Error::Failed {
                     what,
                     cause: e.to_string(),
@@ -287,17 +287,6 @@ pub(super) fn records(link: BorrowedFd<'_>) -> Result<Vec<listen_record>> {
             }
         }
     }
-}
-
-/// What an iterator program writes, from its beginning.
-pub(crate) fn iterator(link: BorrowedFd<'_>, what: &str) -> Result<File> {
-    // SAFETY: no options are given.
-    let fd = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
-    if fd < 0 {
-        return Err(of_errno(what));
-    }
-    // SAFETY: a new descriptor of ours.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
 impl ListenSocket {

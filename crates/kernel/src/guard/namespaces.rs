@@ -164,7 +164,7 @@ fn not_in_force() -> impl FnOnce(libbpf_rs::Error) -> Error {
     of_libbpf("put the policies of network namespaces in force")
 }
 
-/// Together where it can be, since the kernel waits for packets each time.
+/// Together where it can be, since the kernel waits for packets each time. A batch ends at one that is not there.
 fn take_out(maps: &Maps, namespaces: &[Namespace]) {
     let each = || namespaces.iter().map(|namespace| namespace.cookie());
     let all = || {
@@ -172,7 +172,6 @@ fn take_out(maps: &Maps, namespaces: &[Namespace]) {
         let (count, flags) = (namespaces.len() as u32, MapFlags::ANY);
         maps.namespaces.delete_batch(&keys, count, flags, flags)
     };
-    // One of them may never have been in force, at which a batch ends.
     if namespaces.len() < 2 || all().is_err() {
         for cookie in each() {
             let _ = maps.namespaces.delete(cookie.bytes());
@@ -225,7 +224,7 @@ impl Namespaces {
     /// Takes these out, and gives the links to their interfaces.
     pub fn remove(&mut self, maps: &Maps, namespaces: &[Namespace]) -> Vec<Left> {
         let mut links = Vec::new();
-        let mut keys = Vec::new();
+        let (mut in_force, mut perhaps) = (Vec::new(), Vec::new());
         for namespace in namespaces {
             self.written.remove(namespace);
             if let Some(gone) = self.guarded.remove(namespace) {
@@ -235,11 +234,17 @@ impl Namespaces {
                     link,
                 };
                 links.extend(gone.links.into_iter().map(left));
-                keys.push(*namespace);
+                match gone.in_force {
+                    Some(_) => in_force.push(*namespace),
+                    None => perhaps.push(*namespace),
+                }
             }
         }
         // A program without a policy lets all pass.
-        take_out(maps, &keys);
+        take_out(maps, &in_force);
+        for namespace in perhaps {
+            take_out(maps, &[namespace]);
+        }
         self.forget_owners();
         links
     }

@@ -2,7 +2,6 @@
 
 pub(crate) mod skel;
 
-use std::io::Read;
 use std::os::fd::AsFd;
 use std::ptr::{read_volatile, write_volatile};
 use std::time::Duration;
@@ -12,8 +11,8 @@ use weir_core::residence::{Pass, Request};
 
 use crate::clock::{monotonic, tick_ns};
 use crate::error::{Error, Result, of_libbpf};
-use crate::guard::listeners::iterator;
 use crate::namespace::namespace;
+use crate::object::iteration::read_all;
 use crate::object::{self, Plain, open, plain};
 use skel::types::{residence_found, residence_request};
 use skel::{ResidenceSkel, ResidenceSkelBuilder};
@@ -72,12 +71,7 @@ impl Residences {
             unsafe { write_volatile(found, residence_found::default()) };
         }
         let at = monotonic();
-        let mut bytes = Vec::new();
-        let mut iter = iterator(self.pass.as_fd(), "open the list of connections")?;
-        iter.read_to_end(&mut bytes).map_err(|e| Error::Failed {
-            what: "read the list of connections".into(),
-            cause: e.to_string(),
-        })?;
+        let bytes = read_all(self.pass.as_fd(), "connections")?;
         let mut passes = self.found(at);
         for record in residence_request::read_all(&bytes) {
             if let Some(pass) = passes.get_mut(usize::from(record.port)) {

@@ -1,13 +1,13 @@
 //! Where the programs of negotiation hang beside tc: at the root of the cgroups, and at the listening sockets.
 
-use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use libbpf_rs::Link;
 
 use super::skel::TimewaitSkel;
-use crate::error::{Error, Result, of_errno, of_libbpf};
+use crate::error::{Error, Result, of_libbpf};
+use crate::object::iteration::iterate;
 
 /// The hooks in force. Dropping it takes them away.
 pub(super) struct Hooks {
@@ -57,20 +57,10 @@ impl Hooks {
             what: "go through the listening sockets".into(),
             cause: e.to_string(),
         };
-        let mut iterator = iterator(self.mark.as_fd())?;
+        let mut iterator = iterate(self.mark.as_fd(), "listening sockets")?;
         // The program writes a byte at the first socket that is none; at the end of all there is nothing.
         iterator.read(&mut [0]).map(drop).map_err(failed)
     }
-}
-
-fn iterator(link: BorrowedFd<'_>) -> Result<File> {
-    // SAFETY: no options are given.
-    let fd = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
-    if fd < 0 {
-        return Err(of_errno("open the iterator over sockets"));
-    }
-    // SAFETY: a new descriptor of ours.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
 /// What is said where there are none.

@@ -4,7 +4,6 @@
 pub(crate) mod skel;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,8 +14,8 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use crate::error::{Error, Result, of_libbpf};
 use crate::guard::events::address;
-use crate::guard::listeners::iterator;
 use crate::namespace::namespace;
+use crate::object::iteration::read_all;
 use crate::object::{self, Plain, open, open_in, plain};
 use skel::types::{established_key, program_name as program_record};
 use skel::{WatchSkel, WatchSkelBuilder};
@@ -146,11 +145,6 @@ fn open_names() -> Result<OwnedFd> {
 }
 
 fn names(link: &OwnedFd) -> Result<Vec<program_record>> {
-    let mut bytes = Vec::new();
-    let mut iter = iterator(link.as_fd(), "open the list of BPF programs")?;
-    iter.read_to_end(&mut bytes).map_err(|e| Error::Failed {
-        what: "read the list of BPF programs".into(),
-        cause: e.to_string(),
-    })?;
+    let bytes = read_all(link.as_fd(), "BPF programs")?;
     Ok(program_record::read_all(&bytes).collect())
 }

@@ -423,17 +423,11 @@ pub mod fake {
         }
     }
 
-    /// Each process has a namespace of its own, with its id as the cookie.
-    fn cookie(at: &NamespacePath) -> Namespace {
-        let mut parts = at.path().iter().filter_map(|part| part.to_str());
-        let pid = parts.find_map(|part| part.parse().ok());
-        Namespace::with_cookie(pid.unwrap_or(0))
-    }
-
     impl Spaces for Fake {
         fn prepare_in(
             &mut self,
-            at: &NamespacePath,
+            _: &NamespacePath,
+            namespace: Namespace,
             listeners: &[Listener],
             _cookies: bool,
         ) -> Result<()> {
@@ -444,7 +438,7 @@ pub mod fake {
                     cause: "E2BIG".into(),
                 });
             }
-            let space = state.spaces.entry(cookie(at)).or_default();
+            let space = state.spaces.entry(namespace).or_default();
             space.0 = listeners.to_vec();
             Ok(())
         }

@@ -10,10 +10,11 @@ use weir_kernel::{AttachedIn, Guard, ListenSocket, Namespace, NamespacePath, Res
 
 /// The other namespaces of a loaded guard; see [`weir_kernel::Guard`] for what each function promises.
 pub trait Spaces {
-    /// Has listeners ready for one; on failure nothing has changed.
+    /// Has listeners ready for one, if it is still here; on failure nothing has changed.
     fn prepare_in(
         &mut self,
         at: &NamespacePath,
+        namespace: Namespace,
         listeners: &[Listener],
         cookies: bool,
     ) -> Result<()>;
@@ -52,10 +53,11 @@ impl Spaces for Guard {
     fn prepare_in(
         &mut self,
         at: &NamespacePath,
+        namespace: Namespace,
         listeners: &[Listener],
         cookies: bool,
     ) -> Result<()> {
-        Guard::prepare_in(self, at, listeners, cookies).map(drop)
+        Guard::prepare_in(self, at, namespace, listeners, cookies)
     }
 
     fn put_in_force(&mut self) -> Result<()> {
