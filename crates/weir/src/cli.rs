@@ -257,7 +257,7 @@ pub struct Status {
     pub watch: Option<u64>,
     /// Show only what is guarded there, with the sums over that: container:web-*, unit:nginx, netns:NAME, pod:shop/web-*, machine;
     /// here is this network namespace
-    #[arg(long = "where", value_name = "PLACE", value_parser = parsed(parse_where))]
+    #[arg(long = "where", value_name = "PLACE", value_parser = parsed(parse_named_place))]
     pub place: Option<Where>,
 }
 
@@ -281,7 +281,7 @@ pub struct Events {
     pub kind: Vec<String>,
     /// Show only events of workloads of such a name: container:web-*, unit:nginx, netns:NAME, pod:shop/web-*, machine; here are
     /// those of no workload
-    #[arg(long = "where", value_name = "PLACE", value_parser = parsed(parse_where))]
+    #[arg(long = "where", value_name = "PLACE", value_parser = parsed(parse_named_place))]
     pub place: Option<Where>,
 }
 
@@ -515,6 +515,18 @@ fn parse_target(text: &str) -> Result<Target, Fault> {
     match text {
         "all" => Ok(Target::All),
         text => parse_port(text).map(Target::Port),
+    }
+}
+
+/// What is shown has names, and no labels.
+fn parse_named_place(text: &str) -> Result<Where, Fault> {
+    let place = parse_where(text)?;
+    match place {
+        Where::Label(..) => Err(Fault {
+            cause: "what weir shows of containers has no labels".to_owned(),
+            hint: "name them, as in container:web-*".to_owned(),
+        }),
+        place => Ok(place),
     }
 }
 

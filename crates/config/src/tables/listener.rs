@@ -34,8 +34,8 @@ fn keys() -> Vec<Key<Listener>> {
             .required("address = \"*:80\"")
             .note("[::]:80 guards IPv4 too, as a server's socket there takes it without IPV6_V6ONLY, unless another listener has 0.0.0.0:80."),
         Key::new("where", field!(Listener, location), location(),
-            "In which network namespaces weir guards it: here, on the whole machine, or where container:NAME, unit:NAME, netns:NAME or pod:NAMESPACE/NAME is")
-            .note("container:web-*, unit:nginx, netns:NAME and pod:shop/web-* are as docker, podman, systemctl, ip netns and kubectl have them; * and ? stand for any characters. The port is the one inside, not a published one. With machine weir's own is among them. docs/containers.md says more."),
+            "In which network namespaces weir guards it: here, on the whole machine, or where container:NAME, label:KEY=VALUE, unit:NAME, netns:NAME or pod:NAMESPACE/NAME is")
+            .note("container:web-*, unit:nginx, netns:NAME and pod:shop/web-* are as docker, podman, systemctl, ip netns and kubectl have them; label:KEY=VALUE is one of Docker's labels; * and ? stand for any characters. The port is the one inside, not a published one. With machine weir's own is among them. docs/containers.md says more."),
         Key::new("interfaces", field!(Listener, interfaces), interfaces(),
             "The interfaces on which weir guards it")
             .absent("all, also those that appear later").example("[\"eth0\"]").empty("all"),
@@ -93,7 +93,7 @@ fn address() -> Type<ListenAddress> {
 }
 
 fn location() -> Type<Where> {
-    let values = "here | machine | container:NAME | unit:NAME | netns:NAME | pod:NAMESPACE/NAME";
+    let values = "here | machine | container:NAME | label:KEY=VALUE | unit:NAME | netns:NAME | pod:NAMESPACE/NAME";
     text(Kind::Place, values, parse_where, Where::to_string)
 }
 
@@ -103,7 +103,15 @@ fn location() -> Type<Where> {
 /// The text is none of them.
 pub fn parse_where(text: &str) -> Result<Where, Fault> {
     Where::parse(text).ok_or_else(|| {
-        let kinds = ["here", "machine", "container", "unit", "netns", "pod"];
+        let kinds = [
+            "here",
+            "machine",
+            "container",
+            "label",
+            "unit",
+            "netns",
+            "pod",
+        ];
         let (kind, name) = text.split_once(':').unwrap_or((text, ""));
         let hint = match (did_you_mean(kind, &kinds), kind) {
             (_, "container" | "unit" | "netns") => format!(
@@ -111,16 +119,17 @@ pub fn parse_where(text: &str) -> Result<Where, Fault> {
                 Pattern::MOST
             ),
             (_, "pod") => "name it with its namespace, as in \"pod:shop/web-*\"".to_owned(),
-            (_, "label" | "docker" | "podman") => {
-                "container:NAME is every engine's; labels cannot be named yet".to_owned()
+            (_, "label") => {
+                "name it with its value, as in \"label:com.docker.compose.service=web\"".to_owned()
             }
+            (_, "docker" | "podman") => "container:NAME is every engine's".to_owned(),
             (Some(meant @ ("here" | "machine")), _) => format!("did you mean \"{meant}\"?"),
             (Some(meant), _) => {
                 let name = if name.is_empty() { "NAME" } else { name };
                 format!("did you mean \"{meant}:{name}\"?")
             }
             (None, _) => {
-                "here, machine, container:NAME, unit:NAME, netns:NAME or pod:NAMESPACE/NAME; without it weir guards its own \
+                "here, machine, container:NAME, label:KEY=VALUE, unit:NAME, netns:NAME or pod:NAMESPACE/NAME; without it weir guards its own \
                  network namespace"
                     .to_owned()
             }

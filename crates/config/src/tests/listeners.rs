@@ -122,7 +122,9 @@ fn a_place_that_is_none_has_a_hint() {
         ("contaner:web", "did you mean \"container:web\"?"),
         ("host", "here, machine, container:NAME"),
         ("pod:web", "\"pod:shop/web-*\""),
-        ("label:app", "labels cannot be named yet"),
+        ("label:app", "name it with its value"),
+        ("label:=web", "name it with its value"),
+        ("podman:web", "container:NAME is every engine's"),
         ("container:", "name it, as in \"container:web\""),
         ("machin", "did you mean \"machine\"?"),
     ] {

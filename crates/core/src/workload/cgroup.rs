@@ -1,5 +1,7 @@
 //! What a cgroup's path says of the program in it.
 
+use std::collections::BTreeMap;
+
 use super::{Container, Pod, Runtime, Workload};
 
 /// As many digits of an id do tools show, and take.
@@ -72,6 +74,7 @@ fn container(parts: &[&str], at: usize) -> Option<Container> {
             runtime,
             id: id.to_owned(),
             name: None,
+            labels: BTreeMap::new(),
         })
     };
     for (prefix, runtime) in PREFIXES {

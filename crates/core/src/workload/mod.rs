@@ -4,6 +4,7 @@
 mod cgroup;
 mod choice;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 pub use cgroup::{SHOWN_ID, workload_of};
@@ -21,6 +22,8 @@ pub enum Where {
     Netns(Pattern),
     /// For servers in containers of such a name, or whose id begins so.
     Container(Pattern),
+    /// For servers in containers that have a label, by its whole key, with such a value.
+    Label(String, Pattern),
     /// For servers of such systemd units.
     Unit(Pattern),
     /// For servers in pods of Kubernetes: such a namespace of the cluster, and such a name.
@@ -62,6 +65,8 @@ pub struct Container {
     pub id: String,
     /// The name that its engine has for it, if weir can read it.
     pub name: Option<String>,
+    /// The labels that it was given, if weir can read them.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// What makes containers.
@@ -120,7 +125,12 @@ impl Pattern {
 
     /// A pattern of this text; `None`: it is empty, too long, or has a character that no such name has.
     pub fn new(text: &str) -> Option<Pattern> {
-        let odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+        Pattern::of_label(text).filter(|_| !text.contains('/'))
+    }
+
+    /// A pattern of the value of a label, which may have `/`.
+    fn of_label(text: &str) -> Option<Pattern> {
+        let odd = |c: char| c.is_whitespace() || c.is_control();
         let good = (1..=Pattern::MOST).contains(&text.len()) && !text.contains(odd);
         good.then(|| Pattern(text.to_owned()))
     }
@@ -158,7 +168,7 @@ impl fmt::Display for Pattern {
 }
 
 impl Where {
-    /// From `here`, `machine`, `netns:NAME`, `container:NAME`, `unit:NAME` or `pod:NAMESPACE/NAME`.
+    /// From `here`, `machine`, `netns:NAME`, `container:NAME`, `label:KEY=VALUE`, `unit:NAME` or `pod:NAMESPACE/NAME`.
     pub fn parse(text: &str) -> Option<Where> {
         let (kind, name) = match text {
             "here" => return Some(Where::Here),
@@ -168,6 +178,11 @@ impl Where {
         if kind == "pod" {
             let (namespace, name) = name.split_once('/')?;
             return Some(Where::Pod(Pattern::new(namespace)?, Pattern::new(name)?));
+        }
+        if kind == "label" {
+            let (key, value) = name.split_once('=')?;
+            let Pattern(key) = Pattern::of_label(key)?;
+            return Some(Where::Label(key, Pattern::of_label(value)?));
         }
         let pattern = Pattern::new(name)?;
         match kind {
@@ -192,6 +207,11 @@ impl Where {
                     || pattern.matches(&container.id)
                     || container.id.get(..SHOWN_ID) == Some(&pattern.0)
             }),
+            Where::Label(key, pattern) => {
+                let container = workload.container.as_ref();
+                let value = container.and_then(|container| container.labels.get(key));
+                value.is_some_and(|value| pattern.matches(value))
+            }
             Where::Pod(..) => {
                 let pod = workload.pod.as_ref();
                 let name = pod.and_then(|pod| pod.name.as_deref());
@@ -205,10 +225,11 @@ impl Where {
         }
     }
 
-    /// Whether a workload of this name may be meant, of which no more is known: events have names only.
+    /// Whether a workload of this name may be meant, of which no more is known: events have names only. A label says nothing of
+    /// names.
     pub fn names(&self, name: &str) -> bool {
         match self {
-            Where::Here => false,
+            Where::Here | Where::Label(..) => false,
             Where::Machine => true,
             Where::Netns(pattern) | Where::Container(pattern) => pattern.matches(name),
             Where::Unit(pattern) => {
@@ -228,6 +249,7 @@ impl Where {
             Where::Machine => "any network namespace".to_owned(),
             Where::Netns(name) => format!("network namespace {name}"),
             Where::Container(name) => format!("container {name}"),
+            Where::Label(key, value) => format!("containers labelled {key}={value}"),
             Where::Unit(name) => format!("unit {name}"),
             Where::Pod(namespace, name) => format!("pod {namespace}/{name}"),
         }
@@ -241,6 +263,7 @@ impl fmt::Display for Where {
             Where::Machine => f.write_str("machine"),
             Where::Netns(name) => write!(f, "netns:{name}"),
             Where::Container(name) => write!(f, "container:{name}"),
+            Where::Label(key, value) => write!(f, "label:{key}={value}"),
             Where::Unit(name) => write!(f, "unit:{name}"),
             Where::Pod(namespace, name) => write!(f, "pod:{namespace}/{name}"),
         }
@@ -272,7 +295,7 @@ impl Workload {
         match by {
             Where::Netns(_) if netns.is_some() => netns,
             Where::Unit(_) if unit.is_some() => unit,
-            Where::Container(_) => container.or(netns).or(unit),
+            Where::Container(_) | Where::Label(..) => container.or(netns).or(unit),
             _ => self.pod_name().or(container).or(netns).or(unit),
         }
     }

@@ -75,6 +75,40 @@ fn the_innermost_container_and_the_machine_s_unit_count() {
 }
 
 #[test]
+fn a_label_s_value_decides_and_its_key_is_whole() {
+    let mut web = of_path(&format!("/docker/{A}"));
+    let container = web.container.as_mut().unwrap();
+    container.name = Some("shop-web-1".into());
+    for (key, value) in [("com.docker.compose.service", "web"), ("a/b", "x y")] {
+        container.labels.insert(key.into(), value.into());
+    }
+    for (place, matches) in [
+        ("label:com.docker.compose.service=web", true),
+        ("label:com.docker.compose.service=w*", true),
+        ("label:com.docker.compose.service=*", true),
+        ("label:com.docker.compose.service=db", false),
+        ("label:com.docker.compose=web", false),
+        ("label:com.docker.*=web", false),
+        ("label:a/b=x*", true),
+    ] {
+        let place = Where::parse(place).unwrap();
+        assert_eq!(place.matches(&web), matches, "{place}");
+        assert_eq!(Where::parse(&place.to_string()), Some(place.clone()));
+        assert_eq!(web.name(&place), Some("shop-web-1"));
+        assert!(!place.matches(&of_path("/system.slice/nginx.service")));
+    }
+    for none in [
+        "label:",
+        "label:web",
+        "label:=web",
+        "label:app=",
+        "label:a b=c",
+    ] {
+        assert_eq!(Where::parse(none), None, "{none}");
+    }
+}
+
+#[test]
 fn of_several_hierarchies_the_one_that_says_most_counts() {
     let text = format!("12:pids:/docker/{A}\n1:name=systemd:/system.slice/x.service\n0::/\n");
     assert_eq!(workload_of(&text).container.unwrap().id, A);

@@ -27,7 +27,7 @@ pub fn workload(pid: u32, netns: &BTreeMap<u64, String>) -> Option<Workload> {
     let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let mut workload = workload_of(&cgroups);
     if let Some(container) = &mut workload.container {
-        container.name = name_of(container);
+        add_said(container);
     }
     if let Some(pod) = &mut workload.pod {
         pod.name = pod_name(Path::new(POD_LOGS), &pod.uid);
@@ -38,12 +38,19 @@ pub fn workload(pid: u32, netns: &BTreeMap<u64, String>) -> Option<Workload> {
     Some(workload)
 }
 
-/// The name of a container; `None`: weir does not know how its engine keeps names, or may not read it.
-fn name_of(container: &Container) -> Option<String> {
+/// Adds what the engine says of a container; nothing where weir does not know how it keeps that, or may not read it.
+fn add_said(container: &mut Container) {
+    let id = &container.id;
     match container.runtime {
-        Runtime::Docker => docker_folders().find_map(|folder| docker_name(&folder, &container.id)),
-        Runtime::Podman => podman_name(Path::new(PODMAN), &container.id),
-        _ => None,
+        Runtime::Docker => {
+            let config = docker_folders().find_map(|folder| docker_config(&folder, id));
+            if let Some(config) = config {
+                container.name = docker_name(&config);
+                container.labels = docker_labels(&config);
+            }
+        }
+        Runtime::Podman => container.name = podman_name(Path::new(PODMAN), id),
+        _ => {}
     }
 }
 
@@ -57,10 +64,21 @@ fn docker_folders() -> impl Iterator<Item = PathBuf> {
     other.into_iter().chain([PathBuf::from(DOCKER)])
 }
 
-/// `"Name":"/web"` of its config.
-fn docker_name(folder: &Path, id: &str) -> Option<String> {
-    let config = json(&folder.join("containers").join(id).join("config.v2.json"))?;
+fn docker_config(folder: &Path, id: &str) -> Option<Value> {
+    json(&folder.join("containers").join(id).join("config.v2.json"))
+}
+
+/// `"Name":"/web"`
+fn docker_name(config: &Value) -> Option<String> {
     name(config["Name"].as_str()?.strip_prefix('/')?)
+}
+
+/// `"Config":{"Labels":{"app":"web"}}`, those of its image among them.
+fn docker_labels(config: &Value) -> BTreeMap<String, String> {
+    let labels = config["Config"]["Labels"].as_object();
+    let labels = labels.into_iter().flatten();
+    let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    labels.collect()
 }
 
 /// The first of its `names`.
@@ -113,7 +131,7 @@ mod tests {
         fs::create_dir_all(&its).unwrap();
         let said = |text: &str| {
             fs::write(its.join("config.v2.json"), text).unwrap();
-            docker_name(folder.path(), "ab12")
+            docker_name(&docker_config(folder.path(), "ab12")?)
         };
         assert_eq!(
             said(r#"{"ID":"ab12","Name":"/web-1"}"#).as_deref(),
@@ -131,7 +149,19 @@ mod tests {
         }
         let long = format!(r#"{{"Name":"/web","x":"{}"}}"#, "x".repeat(MOST as usize));
         assert_eq!(said(&long), None, "too long");
-        assert_eq!(docker_name(folder.path(), "cd34"), None);
+        assert_eq!(docker_config(folder.path(), "cd34"), None);
+    }
+
+    #[test]
+    fn docker_s_labels_are_read_and_what_is_none_is_left_out() {
+        let labels = |text: &str| docker_labels(&serde_json::from_str(text).unwrap());
+        let said = labels(r#"{"Config":{"Labels":{"app":"web","a.b/c":"x y","odd":7}}}"#);
+        let wanted = [("app", "web"), ("a.b/c", "x y")];
+        let wanted = wanted.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(said, BTreeMap::from(wanted));
+        for none in [r#"{"Config":{"Labels":null}}"#, r#"{"Config":{}}"#, "[]"] {
+            assert_eq!(labels(none), BTreeMap::new(), "{none}");
+        }
     }
 
     #[test]

@@ -156,8 +156,9 @@ fn containers_of_docker_are_guarded_behind_their_published_port() {
         return;
     };
     docker.run("web-1", &["--publish", "8080:80"]);
-    docker.run("db", &[]);
-    let config = listener_at(80, "web", "container:web-*", "");
+    docker.run("db", &["--label", "app=data"]);
+    let config = listener_at(80, "web", "container:web-*", "")
+        + &listener_at(80, "data", "label:app=d*", "");
     let lib = bed.folder.path().join("lib");
     let _weir = run_with_lib(&bed, &lib, &config);
     let guarded = |count| -> Vec<String> {
@@ -168,6 +169,7 @@ fn containers_of_docker_are_guarded_behind_their_published_port() {
     let published = bed.veth4().at(8080);
     let served = || connect(bed.client(), published, 6).counts();
     assert_eq!(guarded(1), ["web-1"]);
+    assert_eq!(workloads(&bed, "data", 1)[0]["name"], "db");
     assert_eq!(served(), (4, 2, 0));
     restarted(&bed, &docker, "web", "web-1");
     assert_eq!(guarded(1), ["web-1"]);

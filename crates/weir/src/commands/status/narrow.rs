@@ -1,6 +1,6 @@
 //! `weir status --where`: what is guarded in some places, and the sums over these.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_api::{Listener, Status};
 use weir_core::workload::{Container, Pod, Runtime, Where, Workload};
@@ -102,6 +102,7 @@ fn described(one: &weir_api::Workload) -> Workload {
             runtime,
             name: is_own.then(|| one.name.clone()),
             id,
+            labels: BTreeMap::new(),
         }),
         unit: one.unit.clone(),
         netns: one.netns.clone(),
