@@ -1,7 +1,7 @@
 //! The log of overload: a line when a listener begins to turn connections away, now and then while it lasts, and when
 //! it has ended. [`weir_core::overload`] decides; here the listeners are read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use weir_api::Event;
@@ -21,6 +21,8 @@ use crate::show::describe;
 const BUSY: Duration = Duration::from_millis(250);
 /// Time between two looks while none comes: a first line may be this late.
 const IDLE: Duration = Duration::from_secs(1);
+/// A look is followed by none for so many times as long as it took: of a thousand containers it takes a while.
+const LOOKS_APART: u32 = 10;
 
 /// Follows all listeners.
 pub struct OverloadLog {
@@ -216,11 +218,14 @@ impl OverloadLog {
         }
         self.looked = now;
         self.due = now + IDLE;
-        match glances() {
+        let begun = Instant::now();
+        let found = glances();
+        let least = begun.elapsed() * LOOKS_APART;
+        match found {
             Ok(glances) => {
                 self.failed = false;
                 if self.is_busy(&glances) {
-                    self.due = now + BUSY;
+                    self.due = now + BUSY.max(least);
                 }
                 Some(glances)
             }
@@ -283,8 +288,8 @@ impl OverloadLog {
         held: &[(String, f64)],
         events: &Events,
     ) -> Vec<Line> {
-        self.listeners
-            .retain(|name, _| glances.iter().any(|glance| glance.name == *name));
+        let names: BTreeSet<&str> = glances.iter().map(|glance| &*glance.name).collect();
+        self.listeners.retain(|name, _| names.contains(&**name));
         let mut lines = Vec::new();
         for glance in glances {
             let followed = self.listeners.entry(glance.name.clone());

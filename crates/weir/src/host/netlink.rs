@@ -14,6 +14,8 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 const HEADER: usize = 4;
 /// A dump that a change interrupts is asked for again, so often.
 pub const TRIES: usize = 4;
+/// Of longer answers nothing is kept: in a network namespace of his own anybody may have made as many rules as he likes.
+const MOST_BYTES: usize = 64 << 20;
 
 /// What the kernel answers.
 pub struct Answers<M = RouteNetlinkMessage> {
@@ -27,7 +29,7 @@ pub struct Answers<M = RouteNetlinkMessage> {
 /// answers. The flags must ask for a dump or an acknowledgement, or there is no end of them.
 ///
 /// # Errors
-/// The kernel's error, or an answer in a form that is not known.
+/// The kernel's error, or an answer in a form that is not known, or one of more than 64 MiB.
 pub fn exchange(flags: u16, request: RouteNetlinkMessage) -> io::Result<Answers> {
     exchange_over(NETLINK_ROUTE, flags, request)
 }
@@ -67,8 +69,14 @@ fn exchange_over<M: NetlinkSerializable + NetlinkDeserializable>(
         messages: Vec::new(),
         whole: true,
     };
+    let mut received = 0;
     loop {
         let (bytes, _) = socket.recv_from_full()?;
+        received += bytes.len();
+        if received > MOST_BYTES {
+            let message = format!("there is more of it than {} MiB", MOST_BYTES >> 20);
+            return Err(io::Error::other(message));
+        }
         let mut rest = &bytes[..];
         while !rest.is_empty() {
             let message = NetlinkMessage::<M>::deserialize(rest)

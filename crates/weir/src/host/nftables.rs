@@ -3,6 +3,7 @@
 
 pub mod nat;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
@@ -121,6 +122,7 @@ fn chains_that_drop() -> io::Result<Vec<SynFilter>> {
         return Ok(Vec::new());
     }
     let rules: Vec<Rule> = all(NFT_MSG_GETRULE)?.iter().filter_map(rule).collect();
+    let rules = Rules::of(&rules);
     let dropping = chains.iter().filter(|chain| drops(chain, &rules));
     Ok(dropping.filter_map(Chain::named).collect())
 }
@@ -178,26 +180,38 @@ impl Chain {
     }
 }
 
+/// What the rules of each chain may do.
+struct Rules<'a>(BTreeMap<&'a Place, Vec<&'a Effect>>);
+
+impl<'a> Rules<'a> {
+    fn of(rules: &'a [Rule]) -> Rules<'a> {
+        let mut chains: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for rule in rules {
+            chains.entry(&rule.place).or_default().push(&rule.effect);
+        }
+        Rules(chains)
+    }
+}
+
 /// Whether a base chain that is on the way drops something.
-fn drops(base: &Chain, rules: &[Rule]) -> bool {
+fn drops(base: &Chain, rules: &Rules) -> bool {
     if base.hook.is_none() {
         return false;
     }
-    let mut reached = vec![base.place.clone()];
-    let mut next = 0;
-    while let Some(place) = reached.get(next).cloned() {
-        next += 1;
-        for rule in rules.iter().filter(|rule| rule.place == place) {
-            if rule.effect.drops {
+    let mut reached = BTreeSet::from([base.place.clone()]);
+    let mut next = vec![base.place.clone()];
+    while let Some(place) = next.pop() {
+        for effect in rules.0.get(&place).into_iter().flatten() {
+            if effect.drops {
                 return true;
             }
-            for chain in &rule.effect.jumps {
+            for chain in &effect.jumps {
                 let target = Place {
                     chain: chain.clone(),
                     ..place.clone()
                 };
-                if !reached.contains(&target) {
-                    reached.push(target);
+                if reached.insert(target.clone()) {
+                    next.push(target);
                 }
             }
         }

@@ -6,6 +6,7 @@
 //! ([`Elsewhere::own`]).
 
 mod due;
+mod every;
 mod renew;
 mod report;
 mod service;
@@ -18,7 +19,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use weir_core::listener::{Listener, MAX_LISTENERS};
+use weir_core::listener::Listener;
 use weir_core::verdict::Counters;
 use weir_core::workload::{Where, Workload, in_force};
 use weir_kernel::{AttachedIn, FoundListener, Limits, Namespace, Notice};
@@ -27,6 +28,7 @@ use crate::daemon::backend::Spaces;
 use crate::failure::{Failure, Result};
 
 use due::{Due, Pace, Why};
+pub use every::Every;
 use space::{Space, tell};
 pub use world::{Machine, World};
 
@@ -36,6 +38,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const HURRIED: usize = 32;
 /// Namespaces that are put in order before who waits for an answer has it.
 const AT_A_TIME: usize = 8;
+/// A look at all that listen is followed by none for so many times as long as it took: anybody can make one necessary.
+const SCANS_APART: u32 = 20;
 /// One that cannot be entered is of nobody once nobody has listened there for so long.
 const SILENT: Duration = Duration::from_secs(10);
 /// For so long the start and a reload wait for them.
@@ -68,6 +72,8 @@ pub struct Elsewhere {
     /// The others, in the order of the file; then those that `every` has made.
     asked: Vec<Listener>,
     every: Option<Every>,
+    /// Ports for which it had no room.
+    left_out: BTreeSet<u16>,
     /// Sockets at ports of these, by their cookies.
     sockets: BTreeMap<u64, Socket>,
     spaces: BTreeMap<Namespace, Space>,
@@ -78,6 +84,8 @@ pub struct Elsewhere {
     /// Somebody listens who could not be recognized, or notices were lost.
     again: bool,
     lost: u32,
+    /// When all that listen may be looked at again.
+    scan_at: Instant,
     look_at: Instant,
     pace: Pace,
     /// Where the next look goes on.
@@ -88,14 +96,6 @@ pub struct Elsewhere {
     gone: BTreeMap<String, Counters>,
     /// What could not be put in force in weir's own namespace, and is not tried again and again.
     pub refused: Option<Vec<Listener>>,
-}
-
-/// What makes a listener for each port at which somebody listens in such a place (`weir protect all --where`).
-pub struct Every {
-    /// Where.
-    pub location: Where,
-    /// The listener of a port.
-    pub listener: Box<dyn Fn(u16) -> Listener>,
 }
 
 /// A listening socket of a workload.
@@ -123,12 +123,14 @@ impl Elsewhere {
             here: Vec::new(),
             asked: Vec::new(),
             every: None,
+            left_out: BTreeSet::new(),
             sockets: BTreeMap::new(),
             spaces: BTreeMap::new(),
             due: Due::default(),
             leaving: Vec::new(),
             again: false,
             lost: 0,
+            scan_at: now,
             look_at: now,
             pace: Pace::default(),
             next: None,
@@ -176,42 +178,6 @@ impl Elsewhere {
         let sockets = self.sockets.values().map(|one| one.found.namespace);
         self.due.look_at(self.spaces.keys().copied().chain(sockets));
         Ok(())
-    }
-
-    /// Guards the servers of all ports in a place: those that are there, and those that come.
-    ///
-    /// # Errors
-    /// As of [`Elsewhere::set`].
-    pub fn guard_every(&mut self, every: Every, kernel: &mut impl Spaces) -> Result<()> {
-        self.every = Some(every);
-        self.set(&self.all(), kernel)
-    }
-
-    /// Asks for a listener at each port that is new, if every server is to be guarded.
-    fn ask_for_new(&mut self, found: &[FoundListener]) {
-        let (Some(every), Some(world)) = (&self.every, &self.world) else {
-            return;
-        };
-        let is_asked = |port: u16| self.asked.iter().any(|one| one.address.port == port);
-        let new = found
-            .iter()
-            .filter(|one| one.port != 0 && !is_asked(one.port));
-        let new: Vec<FoundListener> = new.cloned().collect();
-        let workloads = world.workloads(&new).into_iter();
-        let there = new.iter().zip(workloads).filter(|(_, workload)| {
-            workload
-                .as_ref()
-                .is_some_and(|one| every.location.matches(one))
-        });
-        let ports: BTreeSet<u16> = there.map(|(one, _)| one.port).collect();
-        let room = MAX_LISTENERS.saturating_sub(self.asked.len());
-        if ports.len() > room {
-            let left_out: Vec<&u16> = ports.iter().skip(room).collect();
-            tracing::warn!("no more than {MAX_LISTENERS} ports can be guarded: not {left_out:?}");
-        }
-        for port in ports.into_iter().take(room) {
-            self.asked.push((every.listener)(port));
-        }
     }
 
     fn open_world(&mut self) -> Result<&dyn World> {
@@ -441,17 +407,19 @@ impl Elsewhere {
         self.ask_for_new(&found);
         found.retain(|one| self.asked.iter().any(|l| l.address.port == one.port));
         let Some(world) = &self.world else { return };
-        let workloads = world.workloads(&found);
-        for (found, workload) in found.into_iter().zip(workloads) {
-            let Some(workload) = workload else {
-                // Another process may have the socket.
-                self.again = true;
-                continue;
-            };
-            let (at, port) = (found.namespace, found.port);
-            self.sockets.retain(|_, one| {
-                one.listens || (one.found.namespace, one.found.port) != (at, port)
-            });
+        let workloads = world.workloads(&found).into_iter();
+        let all = found.len();
+        let known = found.into_iter().zip(workloads);
+        let known = known.filter_map(|(found, workload)| Some((found, workload?)));
+        let known: Vec<(FoundListener, Workload)> = known.collect();
+        // Another process may have the sockets of those that have ended.
+        self.again |= known.len() < all;
+        let place = |found: &FoundListener| (found.namespace, found.port);
+        let taken: BTreeSet<_> = known.iter().map(|(found, _)| place(found)).collect();
+        self.sockets
+            .retain(|_, one| one.listens || !taken.contains(&place(&one.found)));
+        for (found, workload) in known {
+            let at = found.namespace;
             let before = self.sockets.get(&found.socket);
             let is_known =
                 before.is_some_and(|one| one.found.pid == found.pid && one.workload == workload);
@@ -494,10 +462,12 @@ impl Elsewhere {
     /// Looks what has changed that nobody has told.
     fn look(&mut self, kernel: &impl Spaces, now: Instant) {
         let lost = self.world.as_ref().map_or(self.lost, |world| world.lost());
-        if (self.again || lost != self.lost)
-            && let Err(failure) = self.scan()
-        {
-            tracing::error!("who listens in other network namespaces is not known: {failure}");
+        if (self.again || lost != self.lost) && now >= self.scan_at {
+            let begun = Instant::now();
+            if let Err(failure) = self.scan() {
+                tracing::error!("who listens in other network namespaces is not known: {failure}");
+            }
+            self.scan_at = now + begun.elapsed() * SCANS_APART;
         }
         self.look_for_ended(kernel, now);
         let count = match self.moved {

@@ -47,7 +47,7 @@ impl Elsewhere {
         space.path = path;
         space.set(replicas);
         space.trouble = None;
-        let ready = apply(space, kernel, &inside);
+        let ready = apply(space, kernel, namespace, &inside);
         match ready {
             // The program is on its way meanwhile, and lets all pass as long as nothing is in force.
             Ok(_) => attach(space, kernel, namespace, &inside),

@@ -12,6 +12,10 @@ use super::world::Inside;
 use crate::daemon::attachment::{Place, RefusedAt, places};
 use crate::daemon::backend::Spaces;
 
+/// Who may make interfaces there is not to keep weir busy: each takes the kernel some milliseconds, in which it lets nobody else
+/// change any.
+pub const MOST_INTERFACES: usize = 64;
+
 /// A network namespace with listeners of ours.
 pub struct Space {
     /// By which it was last entered.
@@ -139,6 +143,7 @@ fn not_guarded(name: &str, error: &weir_kernel::Error) -> String {
 pub fn apply(
     space: &mut Space,
     kernel: &mut impl Spaces,
+    at: Namespace,
     inside: &Inside,
 ) -> weir_kernel::Result<bool> {
     let mut listeners = Vec::new();
@@ -162,7 +167,7 @@ pub fn apply(
         return Ok(false);
     }
     space.applied = None;
-    kernel.prepare_in(&space.path, &applied.listeners, applied.cookies)?;
+    kernel.prepare_in(&space.path, at, &applied.listeners, applied.cookies)?;
     space.applied = Some(applied);
     Ok(true)
 }
@@ -171,7 +176,15 @@ pub fn apply(
 pub fn attach(space: &mut Space, kernel: &mut impl Spaces, at: Namespace, inside: &Inside) {
     let applied = space.applied.as_ref();
     let listeners = applied.map_or(&[][..], |applied| &applied.listeners[..]);
-    let wanted = places(listeners, &inside.links, |_| false);
+    let mut wanted = places(listeners, &inside.links, |_| false);
+    if wanted.len() > MOST_INTERFACES {
+        space.trouble = Some(format!(
+            "it has {} interfaces for it, and weir guards {MOST_INTERFACES} of another network namespace at most",
+            wanted.len()
+        ));
+        let kept = wanted.into_iter().take(MOST_INTERFACES);
+        wanted = kept.collect();
+    }
     let there = kernel.devices_in(at);
     let others = space.awaited.keys().filter(|index| !there.contains(index));
     for index in there.iter().chain(others) {

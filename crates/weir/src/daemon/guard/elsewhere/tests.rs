@@ -5,11 +5,12 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use weir_core::listener::ListenAddress;
+use weir_core::listener::{ListenAddress, MAX_LISTENERS};
 use weir_core::verdict::Verdict;
 use weir_core::workload::workload_of;
 use weir_kernel::NamespacePath;
 
+use super::space::MOST_INTERFACES;
 use super::world::Inside;
 use super::*;
 use crate::daemon::backend::fake::{Fake, NORMAL};
@@ -251,6 +252,88 @@ fn every_port_of_a_place_is_guarded_now_and_later_and_none_of_another_place() {
     assert_eq!(bed.in_force(), [on("port-81@web-1"), on("port-90@web-2")]);
     let asked = bed.elsewhere.asked().iter().map(|one| one.address.port);
     assert_eq!(asked.collect::<Vec<_>>(), [81, 90]);
+}
+
+#[test]
+fn ports_at_which_nobody_listens_any_more_make_room_for_those_of_servers_that_come() {
+    let mut bed = Bed::new();
+    bed.elsewhere = Elsewhere::none(made, Namespace::with_cookie(OWN), true, bed.now);
+    let listener = |port| Listener {
+        name: format!("port-{port}"),
+        address: ListenAddress { ip: None, port },
+        ..web()
+    };
+    let every = Every {
+        location: web().location,
+        listener: Box::new(listener),
+    };
+    bed.elsewhere.guard_every(every, &mut bed.kernel).unwrap();
+    let most = MAX_LISTENERS as u16;
+    let all: Vec<_> = (1..=most)
+        .map(|port| bed.starts_at(port, 7, "web-1"))
+        .collect();
+    bed.work();
+    bed.starts_at(1000, 8, "web-2");
+    bed.work();
+    let has = |bed: &Bed, port| {
+        let mut asked = bed.elsewhere.asked().iter();
+        asked.any(|one| one.address.port == port)
+    };
+    assert!(!has(&bed, 1000), "all of them have servers");
+    bed.stops(&all[4]);
+    bed.work();
+    assert!(has(&bed, 5), "its server may be starting again");
+    bed.starts_at(2000, 9, "web-3");
+    bed.work();
+    assert!(has(&bed, 2000) && !has(&bed, 5));
+    let [guarded] = &bed.in_force()[bed.in_force().len() - 1..] else {
+        unreachable!()
+    };
+    assert_eq!(*guarded, on("port-2000@web-3"));
+    let there = bed.in_force();
+    assert!(!there.contains(&on("port-5@web-1")), "{there:?}");
+}
+
+/// As in each container of Docker's own networks.
+#[test]
+fn a_server_that_only_its_own_namespace_reaches_is_not_among_every_server() {
+    let mut bed = Bed::new();
+    bed.elsewhere = Elsewhere::none(made, Namespace::with_cookie(OWN), true, bed.now);
+    let every = Every {
+        location: web().location,
+        listener: Box::new(|port| Listener {
+            name: format!("port-{port}"),
+            address: ListenAddress { ip: None, port },
+            ..web()
+        }),
+    };
+    bed.elsewhere.guard_every(every, &mut bed.kernel).unwrap();
+    for (port, ip) in [(81, "127.0.0.11"), (82, "::1"), (83, "::ffff:127.0.0.1")] {
+        bed.starts_at(port, 7, "web-1");
+        for notice in &mut bed.state.borrow_mut().notices {
+            if let Notice::Listens(found) = notice
+                && found.port == port
+            {
+                found.ip = ip.parse().unwrap();
+            }
+        }
+    }
+    bed.starts_at(84, 7, "web-1");
+    bed.work();
+    assert_eq!(bed.in_force(), [on("port-84@web-1")]);
+}
+
+#[test]
+fn who_makes_many_interfaces_has_some_of_them_guarded_and_is_told_of() {
+    let mut bed = Bed::new();
+    let found = bed.starts(7, "web-1");
+    let names: Vec<&'static str> = vec!["eth0"; MOST_INTERFACES + 1];
+    bed.state.borrow_mut().links.insert(found.namespace, names);
+    bed.work();
+    let spaces = &bed.elsewhere.spaces;
+    assert_eq!(spaces[&found.namespace].attached.len(), MOST_INTERFACES);
+    let because = bed.report().not_in_force_because.unwrap();
+    assert!(because.contains("it has 65 interfaces"), "{because}");
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! What the guard asks of the machine around it: who listens where, and what it is called.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use weir_config::Environment;
+use weir_config::{Environment, SynFilter};
 use weir_core::workload::Workload;
 use weir_kernel::{Discovery, FoundListener, Namespace, NamespacePath, Notice};
 
+use super::space::MOST_INTERFACES;
 use crate::failure::Result;
 use crate::host::filters::Filters;
 use crate::host::links::{self, Link};
@@ -71,8 +73,14 @@ impl World for Machine {
             return Vec::new();
         }
         let names = namespaces::names();
-        let pids = found.iter().map(|found| found.pid);
-        pids.map(|pid| containers::workload(pid, &names)).collect()
+        // A server with a socket for each of its workers has many.
+        let mut known = BTreeMap::new();
+        let mut workload = |pid: u32| -> Option<Workload> {
+            let one = known.entry(pid);
+            one.or_insert_with(|| containers::workload(pid, &names))
+                .clone()
+        };
+        found.iter().map(|one| workload(one.pid)).collect()
     }
 
     fn look(&self, at: &NamespacePath, namespace: Namespace) -> Result<Inside> {
@@ -83,8 +91,15 @@ impl World for Machine {
 /// Where the calling thread is.
 fn look_here() -> Result<Inside> {
     let links = links::list()?;
+    let filter = match links.len() {
+        ..=MOST_INTERFACES => Filters::default().first_behind(&links),
+        many => Some(SynFilter::Unread {
+            what: "tc",
+            cause: format!("there are {many} interfaces"),
+        }),
+    };
     Ok(Inside {
-        environment: environment::read(Filters::default().first_behind(&links)),
+        environment: environment::read(filter),
         links,
     })
 }

@@ -1,0 +1,93 @@
+//! Listeners for every server in a place, and for those that come (`weir protect all --where`).
+
+use std::collections::BTreeSet;
+
+use weir_core::listener::{Listener, MAX_LISTENERS};
+use weir_core::workload::Where;
+use weir_kernel::FoundListener;
+
+use super::Elsewhere;
+use super::due::Why;
+use crate::daemon::backend::Spaces;
+use crate::failure::Result;
+
+/// What makes a listener for each port at which somebody listens in such a place.
+pub struct Every {
+    /// Where.
+    pub location: Where,
+    /// The listener of a port.
+    pub listener: Box<dyn Fn(u16) -> Listener>,
+}
+
+impl Elsewhere {
+    /// Guards the servers of all ports in a place: those that are there, and those that come.
+    ///
+    /// # Errors
+    /// As of [`Elsewhere::set`].
+    pub fn guard_every(&mut self, every: Every, kernel: &mut impl Spaces) -> Result<()> {
+        self.every = Some(every);
+        self.set(&self.all(), kernel)
+    }
+
+    /// Asks for a listener at each port that is new, if every server is to be guarded. Listeners whose servers have all gone stay
+    /// until there is no room.
+    pub(super) fn ask_for_new(&mut self, found: &[FoundListener]) {
+        let new = self.new_ports(found);
+        if self.asked.len() + new.len() > MAX_LISTENERS {
+            self.forget_unserved();
+        }
+        let room = MAX_LISTENERS.saturating_sub(self.asked.len());
+        let left_out = new.iter().skip(room).copied();
+        let left_out: Vec<u16> = left_out
+            .filter(|port| self.left_out.insert(*port))
+            .collect();
+        if !left_out.is_empty() {
+            tracing::warn!("no more than {MAX_LISTENERS} ports can be guarded: not {left_out:?}");
+        }
+        if let Some(every) = &self.every {
+            let new = new.into_iter().take(room);
+            self.asked.extend(new.map(|port| (every.listener)(port)));
+        }
+    }
+
+    fn new_ports(&self, found: &[FoundListener]) -> BTreeSet<u16> {
+        let (Some(every), Some(world)) = (&self.every, &self.world) else {
+            return BTreeSet::new();
+        };
+        let asked: BTreeSet<u16> = self.asked.iter().map(|one| one.address.port).collect();
+        let new = |one: &&FoundListener| {
+            one.port != 0 && !asked.contains(&one.port) && self.is_for_others(one)
+        };
+        let new: Vec<FoundListener> = found.iter().filter(new).cloned().collect();
+        let workloads = world.workloads(&new).into_iter();
+        let there = new.iter().zip(workloads).filter(|(_, workload)| {
+            let workload = workload.as_ref();
+            workload.is_some_and(|one| every.location.matches(one))
+        });
+        there.map(|(one, _)| one.port).collect()
+    }
+
+    /// Whether clients from elsewhere may come. In each of its containers Docker has a server of names at a port of its own on
+    /// loopback.
+    fn is_for_others(&self, one: &FoundListener) -> bool {
+        one.namespace == self.own || !one.ip.to_canonical().is_loopback()
+    }
+
+    /// Forgets the listeners of every server at whose ports nobody listens.
+    fn forget_unserved(&mut self) {
+        let Some(every) = &self.every else { return };
+        let listening = self.sockets.values().filter(|one| one.listens);
+        let served: BTreeSet<u16> = listening.map(|one| one.found.port).collect();
+        let is_of_every = |one: &Listener| *one == (every.listener)(one.address.port);
+        self.asked
+            .retain(|one| served.contains(&one.address.port) || !is_of_every(one));
+        let asked: BTreeSet<&str> = self.asked.iter().map(|one| &*one.name).collect();
+        self.gone.retain(|name, _| asked.contains(&**name));
+        for (namespace, space) in &self.spaces {
+            let mut replicas = space.replicas.iter();
+            if replicas.any(|one| !asked.contains(&*one.asked.name)) {
+                self.due.add(*namespace, Why::Look);
+            }
+        }
+    }
+}
