@@ -37,7 +37,8 @@ fn measure(bed: &Bed, pool: Pool, seed: u64) -> Result<(), String> {
     ));
     let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
     let fates = Fates::new(pool.service.mul_f64(PATIENCE_SERVICES));
-    let (warm_up, length) = (20 * pool.service, 30 * pool.service);
+    // Ten services long the queue may stand until it is refused, and as long it drains.
+    let (warm_up, length) = (28 * pool.service, 30 * pool.service);
     let path = bed.veth4();
     let (mut used, mut status) = (0.0, serde_json::Value::Null);
     std::thread::scope(|scope| {
