@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::read_volatile;
 use std::rc::Rc;
 
-use crate::error::{Error, Result, of_libbpf};
+use crate::error::{Result, of_libbpf};
 use crate::guard::events::address;
 use crate::namespace::Namespace;
 use crate::object::iteration::read_all;

@@ -10,7 +10,7 @@ use weir_core::abi::MAX_RESIDENCES;
 use weir_core::residence::{Pass, Request};
 
 use crate::clock::{monotonic, tick_ns};
-use crate::error::{Error, Result, of_libbpf};
+use crate::error::{Result, of_libbpf};
 use crate::namespace::namespace;
 use crate::object::iteration::read_all;
 use crate::object::{self, Plain, open, plain};

@@ -1,7 +1,7 @@
 //! Where the programs of negotiation hang beside tc: at the root of the cgroups, and at the listening sockets.
 
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use libbpf_rs::Link;
 
