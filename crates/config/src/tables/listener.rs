@@ -93,7 +93,8 @@ fn address() -> Type<ListenAddress> {
 }
 
 fn location() -> Type<Where> {
-    let values = "here | machine | container:NAME | label:KEY=VALUE | unit:NAME | netns:NAME | pod:NAMESPACE/NAME";
+    let values =
+        "here | machine | container:NAME | label:KEY=VALUE | unit:NAME | netns:NAME | pod:NS/NAME";
     text(Kind::Place, values, parse_where, Where::to_string)
 }
 

@@ -14,7 +14,7 @@ pub(crate) fn iterate(link: BorrowedFd<'_>, what: &str) -> Result<Iteration<File
     // SAFETY: no options are given.
     let fd = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
     if fd < 0 {
-        return Err(of_errno(&format!("open the list of {what}")));
+        return Err(of_errno(format!("open the list of {what}")));
     }
     // SAFETY: a new descriptor of ours.
     Ok(Iteration(File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
@@ -61,9 +61,11 @@ mod tests {
             if self.0.is_empty() {
                 return Ok(0);
             }
-            let got = self.0.remove(0)?;
-            bytes[..got.len()].copy_from_slice(got);
-            Ok(got.len())
+            let (mut now, later) = self.0.remove(0)?.split_at(1);
+            if !later.is_empty() {
+                self.0.insert(0, Ok(later));
+            }
+            now.read(bytes)
         }
     }
 

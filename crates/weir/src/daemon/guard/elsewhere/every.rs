@@ -3,21 +3,12 @@
 use std::collections::BTreeSet;
 
 use weir_core::listener::{Listener, MAX_LISTENERS};
-use weir_core::workload::Where;
 use weir_kernel::FoundListener;
 
-use super::Elsewhere;
 use super::due::Why;
+use super::{Elsewhere, Every};
 use crate::daemon::backend::Spaces;
 use crate::failure::Result;
-
-/// What makes a listener for each port at which somebody listens in such a place.
-pub struct Every {
-    /// Where.
-    pub location: Where,
-    /// The listener of a port.
-    pub listener: Box<dyn Fn(u16) -> Listener>,
-}
 
 impl Elsewhere {
     /// Guards the servers of all ports in a place: those that are there, and those that come.

@@ -28,7 +28,6 @@ use crate::daemon::backend::Spaces;
 use crate::failure::{Failure, Result};
 
 use due::{Due, Pace, Why};
-pub use every::Every;
 use space::{Space, tell};
 pub use world::{Machine, World};
 
@@ -96,6 +95,14 @@ pub struct Elsewhere {
     gone: BTreeMap<String, Counters>,
     /// What could not be put in force in weir's own namespace, and is not tried again and again.
     pub refused: Option<Vec<Listener>>,
+}
+
+/// What makes a listener for each port at which somebody listens in such a place (`weir protect all --where`).
+pub struct Every {
+    /// Where.
+    pub location: Where,
+    /// The listener of a port.
+    pub listener: Box<dyn Fn(u16) -> Listener>,
 }
 
 /// A listening socket of a workload.

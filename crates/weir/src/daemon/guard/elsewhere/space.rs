@@ -8,13 +8,9 @@ use weir_core::listener::Listener;
 use weir_core::workload::Workload;
 use weir_kernel::{Namespace, NamespacePath};
 
-use super::world::Inside;
+use super::world::{Inside, MOST_INTERFACES};
 use crate::daemon::attachment::{Place, RefusedAt, places};
 use crate::daemon::backend::Spaces;
-
-/// Who may make interfaces there is not to keep weir busy: each takes the kernel some milliseconds, in which it lets nobody else
-/// change any.
-pub const MOST_INTERFACES: usize = 64;
 
 /// A network namespace with listeners of ours.
 pub struct Space {

@@ -10,8 +10,7 @@ use weir_core::verdict::Verdict;
 use weir_core::workload::workload_of;
 use weir_kernel::NamespacePath;
 
-use super::space::MOST_INTERFACES;
-use super::world::Inside;
+use super::world::{Inside, MOST_INTERFACES};
 use super::*;
 use crate::daemon::backend::fake::{Fake, NORMAL};
 use crate::host::links::fake::link;

@@ -7,11 +7,14 @@ use weir_config::{Environment, SynFilter};
 use weir_core::workload::Workload;
 use weir_kernel::{Discovery, FoundListener, Namespace, NamespacePath, Notice};
 
-use super::space::MOST_INTERFACES;
 use crate::failure::Result;
 use crate::host::filters::Filters;
 use crate::host::links::{self, Link};
 use crate::host::{containers, environment, namespaces};
+
+/// So many interfaces of another namespace are guarded at most. Who may make them there is not to keep weir busy: each takes the
+/// kernel some milliseconds, in which it lets nobody else change any.
+pub const MOST_INTERFACES: usize = 64;
 
 /// The machine.
 pub trait World {
