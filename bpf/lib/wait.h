@@ -209,12 +209,15 @@ static __always_inline void wait_end_sample(struct wait_state *wait, u64 elapsed
 
 	/*
 	 * A server that may have been idle only says that it is no slower: its accepts
-	 * follow the arrivals. Without that, what was learnt while it stood still would stay.
+	 * follow the arrivals. Without that, what was learnt while it stood still would
+	 * stay, and a stop would pass for a turn.
 	 */
-	if (wait->idle_ns > elapsed / 2)
+	if (wait->idle_ns > elapsed / 2) {
 		wait->service_ns = wait_min(wait->service_ns, sample);
-	else
+		wait->turn /= 2;
+	} else {
 		wait_learn_service(wait, sample);
+	}
 	wait_learn_least(wait, elapsed);
 	wait->last_gap_ns = wait->gap_ns;
 }

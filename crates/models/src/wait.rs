@@ -214,9 +214,10 @@ impl Wait {
     fn end_sample(&mut self, elapsed: u64) {
         let sample = (elapsed / u64::from(self.accepts)).clamp(1, SERVICE_MAX_NS);
         // A server that may have been idle only says that it is no slower: its accepts follow the arrivals. Without that,
-        // what was learnt while it stood still would stay.
+        // what was learnt while it stood still would stay, and a stop would pass for a turn.
         if self.idle_ns > elapsed / 2 {
             self.service_ns = self.service_ns.min(sample);
+            self.turn /= 2;
         } else {
             self.learn_service(sample);
         }
@@ -493,6 +494,23 @@ mod tests {
                 sim.run(20 * stop, load);
             }
             assert_eq!(sim.refused, 0, "{stop} ms at {load}");
+        }
+    }
+
+    /// A store that writes to its disk now and then: of one stop it keeps no turn that would hide the next.
+    #[test]
+    fn a_server_that_is_mostly_idle_and_stops_for_moments_refuses_nobody() {
+        for load in [0.02, 0.05, 0.1, 0.2, 0.3, 0.5] {
+            for stop in [100, 250, 500, 1000] {
+                let mut sim = Sim::new(1_100_000, 8192);
+                sim.rule.interval_ns = 200 * MS;
+                sim.run(3000, load);
+                for _ in 0..10 {
+                    sim.stand_still(stop, load * MS as f64 / sim.service_ns);
+                    sim.run(3000 - stop, load);
+                }
+                assert_eq!(sim.refused, 0, "{stop} ms at {load}");
+            }
         }
     }
 
