@@ -317,13 +317,16 @@ static __always_inline void wait_judge(struct wait_state *wait, u64 now, u32 len
 				       const struct listener_policy *listener)
 {
 	u64 interval = wait_interval(wait, listener), waits = wait_now(wait, now, length), above, before;
+	bool over = wait_over(wait, waits, length, listener);
+	/* However seldom somebody looks: it was over the target in between too if nothing was accepted. */
+	bool stood = over && wait->accepted_ns <= wait->last_above_ns;
 
 	/* wait_refuses() of another CPU may have written a later time. */
-	if (wait->above_ns && wait_since(now, wait->last_above_ns) >= interval) {
+	if (wait->above_ns && !stood && wait_since(now, wait->last_above_ns) >= interval) {
 		wait->standing = 0;
 		wait->above_ns = 0;
 	}
-	if (!wait_over(wait, waits, length, listener)) {
+	if (!over) {
 		if (!wait->standing)
 			wait->above_ns = 0;
 		return;

@@ -299,12 +299,16 @@ impl Wait {
 
     fn judge(&mut self, now: u64, length: u32, rule: &WaitRule) {
         let (interval, waits) = (self.interval(rule), self.now(now, length));
+        let over = self.is_over(waits, length, rule);
+        // However seldom somebody looks: it was over the target in between too if nothing was accepted.
+        let stood = over && self.accepted_ns <= self.last_above_ns;
         // A refusal on another CPU may have written a later time.
-        if self.above_ns != 0 && now.saturating_sub(self.last_above_ns) >= interval {
+        let passed = now.saturating_sub(self.last_above_ns) >= interval;
+        if self.above_ns != 0 && passed && !stood {
             self.standing = false;
             self.above_ns = 0;
         }
-        if !self.is_over(waits, length, rule) {
+        if !over {
             if !self.standing {
                 self.above_ns = 0;
             }
@@ -537,6 +541,27 @@ mod tests {
         assert_eq!(sim.run(1050, 1.5), 0);
         sim.run(70, 1.5);
         assert!(sim.wait.standing);
+    }
+
+    #[test]
+    fn clients_of_a_stopped_server_are_refused_however_seldom_they_come() {
+        let mut wait = Wait::default();
+        let rule = WaitRule {
+            interval_ns: 200 * MS,
+            ..RULE
+        };
+        let mut admitted = 0;
+        for second in 1..=60 {
+            let now = second * 1000 * MS;
+            let q = QueueView {
+                length: admitted,
+                limit: 511,
+                ..Default::default()
+            };
+            wait.look(now, &q, admitted, &rule);
+            admitted += u32::from(!wait.refuses(now, admitted, &rule));
+        }
+        assert!(admitted < 8, "{admitted} of 60");
     }
 
     #[test]
