@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 
 use weir_core::units::count;
-use weir_core::workload::Where;
+use weir_core::workload::{Where, Workload};
 
 use crate::host::namespaces::{self, Space};
 use crate::host::nftables::nat::End;
@@ -44,6 +44,8 @@ pub struct Server {
     pub place: String,
     /// The port inside.
     pub port: u16,
+    /// The place is a container by its id: weir cannot read the name that its engine has for it.
+    pub is_nameless: bool,
 }
 
 impl Server {
@@ -136,10 +138,20 @@ fn locate(at: SocketAddr, spaces: &[Space]) -> Found {
     // Its server may not have started yet.
     let process = owners.next().or_else(|| space.process.clone());
     let workload = process.and_then(|one| containers::workload(one.pid, &namespaces::names()));
-    match workload.and_then(|workload| workload.place()) {
-        Some(place) => Found::At(Server {
-            place: place.to_string(),
+    let place = |workload: Workload| {
+        let place = workload.place()?;
+        let container = workload.container.as_ref();
+        let is_nameless = container.is_some_and(|one| one.name.is_none());
+        Some((
+            place.to_string(),
+            is_nameless && matches!(place, Where::Container(_)),
+        ))
+    };
+    match workload.and_then(place) {
+        Some((place, is_nameless)) => Found::At(Server {
+            place,
             port: at.port(),
+            is_nameless,
         }),
         None => Found::Not(format!(
             "to port {} in {}, which has no name",
@@ -154,12 +166,10 @@ fn placeholders(sockets: &BTreeSet<u64>) -> Option<Vec<Proxy>> {
     if sockets.is_empty() {
         return Some(Vec::new());
     }
-    let names = [DOCKER_PROXY, CONMON, DOCKERD, CRIO];
     let mut proxies = Vec::new();
     let mut kept = BTreeSet::new();
     for process in processes::ids().into_iter().filter_map(Process::of) {
-        // Anybody may call a program so.
-        if !names.contains(&&*process.comm) || !is_root_s(process.pid) {
+        if !is_keeper(&process) {
             continue;
         }
         let its = processes::sockets_of(process.pid);
@@ -170,6 +180,17 @@ fn placeholders(sockets: &BTreeSet<u64>) -> Option<Vec<Proxy>> {
         proxies.extend(Proxy::of(&process.arguments()));
     }
     sockets.is_subset(&kept).then_some(proxies)
+}
+
+/// Whether a process is of a container engine, and has published ports only to keep them from others.
+pub fn keeps_ports(pid: u32) -> bool {
+    Process::of(pid).is_some_and(|process| is_keeper(&process))
+}
+
+fn is_keeper(process: &Process) -> bool {
+    let names = [DOCKER_PROXY, CONMON, DOCKERD, CRIO];
+    // Anybody may call a program so.
+    names.contains(&&*process.comm) && is_root_s(process.pid)
 }
 
 fn is_root_s(pid: u32) -> bool {
@@ -225,6 +246,7 @@ mod tests {
             IpAddr::V4(ip) if ip.octets()[1] == 0 => Found::At(Server {
                 place: format!("container:web-{}", ip.octets()[3]),
                 port: at.port(),
+                is_nameless: false,
             }),
             IpAddr::V6(_) => find("10.0.0.1:80".parse().unwrap()),
             IpAddr::V4(_) => Found::Not(format!("to {at}, elsewhere")),
@@ -235,6 +257,7 @@ mod tests {
     fn only_one_server_is_guarded_behind_a_published_port() {
         let leads = |ends: &[End]| decide(&ends.iter().cloned().collect(), find);
         let web = Server {
+            is_nameless: false,
             place: "container:web-1".into(),
             port: 80,
         };

@@ -277,6 +277,11 @@ fn standing_queue(listener: &Listener) -> Option<String> {
     if us < LONG_US || is_kept || lets_in {
         return None;
     }
+    let of_queue = listener.service_us.unwrap_or(0) * u64::from(length);
+    let stopped_us = us.saturating_sub(of_queue);
+    if stopped_us > of_queue {
+        return Some(stopped(listener, &some, stopped_us));
+    }
     let wait = wait(Some(us));
     Some(match listener.mode.as_str() {
         "observe" => format!(
@@ -288,6 +293,18 @@ fn standing_queue(listener: &Listener) -> Option<String> {
              restart of the server empties it at once"
         ),
     })
+}
+
+/// Of a server whose clients wait for its next accept rather than for each other.
+fn stopped(listener: &Listener, waiting: &str, us: u64) -> String {
+    let time = wait(Some(us));
+    let refuses = match listener.mode.as_str() {
+        "observe" => "enforcing would refuse new clients",
+        _ => "weir refuses new clients",
+    };
+    format!(
+        "the server has accepted nothing for about {time}, and {waiting} wait. Soon after it has stopped, {refuses} until it accepts again"
+    )
 }
 
 /// What is kept instead of a `target_wait` that a slow server cannot have.
@@ -510,6 +527,7 @@ mod tests {
         let said = |mode: &str, wait_us, kept| {
             let mut listener = report().listeners.remove(0);
             (listener.queue_length, listener.wait_us) = (511, Some(wait_us));
+            listener.service_us = Some(wait_us / 511);
             (listener.mode, listener.kept_queue_length) = (mode.into(), kept);
             details(&listener, &View::default())
         };
@@ -529,6 +547,17 @@ mod tests {
         );
         let text = said("enforce", 20_000, None) + &said("enforce", 4_000_000, Some(511));
         assert!(!text.contains("drains first"), "{text}");
+    }
+
+    #[test]
+    fn a_server_that_accepts_nothing_is_not_said_to_drain() {
+        let mut listener = report().listeners.remove(0);
+        (listener.queue_length, listener.kept_queue_length) = (40, None);
+        (listener.wait_us, listener.service_us) = (Some(2_900_000), Some(10_000));
+        let text = details(&listener, &View::default());
+        assert!(!text.contains("drains"), "{text}");
+        let said = "accepted nothing for about 2.5 s, and 40 connections wait";
+        assert!(text.contains(said), "{text}");
     }
 
     #[test]

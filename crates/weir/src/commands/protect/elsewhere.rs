@@ -1,5 +1,6 @@
 //! `weir protect --where`: ports in other network namespaces.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use weir_api::Workload;
@@ -110,8 +111,11 @@ fn on_lines(asked: &[Listener], reports: &[weir_api::Listener]) -> String {
         [one] => summary::object(one),
         several if several.len() > SHOWN => format!("{} ports", several.len()),
         several => {
-            let ports = several.iter().map(|one| one.address.port.to_string());
-            format!("ports {}", ports.collect::<Vec<_>>().join(", "))
+            // Inside, several containers may have the same.
+            let ports: BTreeSet<u16> = several.iter().map(|one| one.address.port).collect();
+            let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+            let word = if ports.len() == 1 { "port" } else { "ports" };
+            format!("{word} {}", ports.join(", "))
         }
     };
     let policy = describe::policy(first);

@@ -40,8 +40,15 @@ pub fn follow(
 
 fn sentence(port: u16, server: &Server) -> String {
     let (place, inside) = (&server.place, server.port);
+    let lasts = match server.is_nameless {
+        false => "",
+        true => {
+            ". weir cannot read the name that its engine has for it, so this is by its id: one that is created anew, with another \
+             id, is not guarded"
+        }
+    };
     format!(
-        "{port} is published from {}, port {inside}: guarded there, as `--where {place} {inside}`",
+        "{port} is published from {}, port {inside}: guarded there, as `--where {place} {inside}`{lasts}",
         server.location().describe()
     )
 }
@@ -98,7 +105,19 @@ mod tests {
         Leads::To(Server {
             place: "container:web".into(),
             port: 80,
+            is_nameless: false,
         })
+    }
+
+    #[test]
+    fn a_container_without_a_name_is_said_to_be_guarded_only_as_long_as_it_is_there() {
+        let nameless = Leads::To(Server {
+            place: "container:dc5f85a3d196".into(),
+            port: 80,
+            is_nameless: true,
+        });
+        let (_, said) = follow(listener(), nameless, false).unwrap();
+        assert!(said.unwrap().contains("created anew"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use weir_kernel::{Discovery, FoundListener, Namespace, NamespacePath, Notice};
 use crate::failure::Result;
 use crate::host::filters::Filters;
 use crate::host::links::{self, Link};
+use crate::host::published::keeps_ports;
 use crate::host::{containers, environment, namespaces};
 
 /// So many interfaces of another namespace are guarded at most. Who may make them there is not to keep weir busy: each takes the
@@ -20,7 +21,7 @@ pub const MOST_INTERFACES: usize = 64;
 pub trait World {
     /// Readable when there are [notices](Self::notices).
     fn fd(&self) -> BorrowedFd<'_>;
-    /// All that listen now, in every network namespace.
+    /// All that listen now, in every network namespace, except those who only keep published ports for a container engine.
     fn listeners(&self) -> Result<Vec<FoundListener>>;
     /// Who has begun or ceased to since the last call.
     fn notices(&self) -> Vec<Notice>;
@@ -60,11 +61,18 @@ impl World for Machine {
     }
 
     fn listeners(&self) -> Result<Vec<FoundListener>> {
-        Ok(self.0.listeners()?)
+        let mut found = self.0.listeners()?;
+        found.retain(|one| !keeps_ports(one.pid));
+        Ok(found)
     }
 
     fn notices(&self) -> Vec<Notice> {
-        self.0.notices()
+        let mut notices = self.0.notices();
+        notices.retain(|notice| match notice {
+            Notice::Listens(one) => !keeps_ports(one.pid),
+            Notice::Ceased { .. } => true,
+        });
+        notices
     }
 
     fn lost(&self) -> u32 {
