@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use weir_testbed::{needs, wait};
 
 use crate::common::{BACKLOG, Bed, connect, until, within};
-use crate::elsewhere::{SERVER, listener_at, run_with_lib, workloads};
+use crate::elsewhere::{SERVER, guarded, listener_at, run_with_lib, workloads};
 
 /// An engine with its data below the bed's folder; its containers and itself end on drop.
 struct Docker<'a> {
@@ -71,6 +71,10 @@ impl<'a> Docker<'a> {
         let server = ["perl", "perl", "-MSocket", "-e", SERVER, port, &backlog];
         self.done(&[&run[..], &server].concat());
     }
+
+    fn restart(&self, name: &str) {
+        self.done(&["restart", "--time", "0", name]);
+    }
 }
 
 impl Drop for Docker<'_> {
@@ -94,7 +98,7 @@ fn host(bed: &Bed) -> String {
 }
 
 /// perl and what it loads.
-fn pack(image: &Path) {
+pub fn pack(image: &Path) {
     let script = r#"files="$(command -v perl) $(perl -MConfig -e 'print join " ", grep { -d } @INC')
         $(ldd "$(command -v perl)" | grep -o '/[^ ]*')"
         tar --create --dereference --file "$0" --directory / $(echo $files | tr ' ' '\n' | sed 's|^/||' | sort -u)"#;
@@ -103,10 +107,10 @@ fn pack(image: &Path) {
 }
 
 /// Restarts the only container of a listener, and waits until its new namespace is guarded.
-fn restarted(bed: &Bed, docker: &Docker, listener: &str, container: &str) {
+pub fn restarted(bed: &Bed, listener: &str, restart: impl FnOnce()) {
     let cookie = || workloads(bed, listener, 1)[0]["netns_cookie"].clone();
     let before = cookie();
-    docker.done(&["restart", "--time", "0", container]);
+    restart();
     until("its new namespace is guarded", || {
         (cookie() != before).then_some(())
     });
@@ -129,7 +133,7 @@ fn a_published_port_is_guarded_in_its_container() {
     assert_eq!(workloads(&bed, "port-8080", 1)[0]["name"], "shop");
     let served = |client, to| connect(client, to, 6).counts();
     assert_eq!(served(bed.client(), bed.veth4().at(8080)), (4, 2, 0));
-    restarted(&bed, &docker, "port-8080", "shop");
+    restarted(&bed, "port-8080", || docker.restart("shop"));
     assert_eq!(served(bed.client(), bed.veth4().at(8080)), (4, 2, 0));
     assert_eq!(bed.counter(0, "syn_reset_full"), 4);
 }
@@ -161,25 +165,20 @@ fn containers_of_docker_are_guarded_behind_their_published_port() {
         + &listener_at(80, "data", "label:app=d*", "");
     let lib = bed.folder.path().join("lib");
     let _weir = run_with_lib(&bed, &lib, &config);
-    let guarded = |count| -> Vec<String> {
-        let all = workloads(&bed, "web", count).into_iter();
-        all.map(|one| one["name"].as_str().unwrap().to_owned())
-            .collect()
-    };
     let published = bed.veth4().at(8080);
     let served = || connect(bed.client(), published, 6).counts();
-    assert_eq!(guarded(1), ["web-1"]);
+    assert_eq!(guarded(&bed, "web", 1), ["web-1"]);
     assert_eq!(workloads(&bed, "data", 1)[0]["name"], "db");
     assert_eq!(served(), (4, 2, 0));
-    restarted(&bed, &docker, "web", "web-1");
-    assert_eq!(guarded(1), ["web-1"]);
+    restarted(&bed, "web", || docker.restart("web-1"));
+    assert_eq!(guarded(&bed, "web", 1), ["web-1"]);
     assert_eq!(served(), (4, 2, 0));
     for name in ["web-2", "web-3"] {
         docker.run(name, &[]);
     }
-    assert_eq!(guarded(3), ["web-1", "web-2", "web-3"]);
+    assert_eq!(guarded(&bed, "web", 3), ["web-1", "web-2", "web-3"]);
     docker.done(&["rm", "--force", "web-2"]);
-    assert_eq!(guarded(2), ["web-1", "web-3"]);
+    assert_eq!(guarded(&bed, "web", 2), ["web-1", "web-3"]);
     let refused = &bed.status()["listeners"][0]["counters"]["syn_reset_full"];
     assert_eq!(refused, 4, "those of before the restart too");
 }

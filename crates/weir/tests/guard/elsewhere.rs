@@ -116,6 +116,13 @@ pub fn workloads(bed: &Bed, listener: &str, count: usize) -> Vec<Value> {
     })
 }
 
+/// Their names.
+pub fn guarded(bed: &Bed, listener: &str, count: usize) -> Vec<String> {
+    let all = workloads(bed, listener, count).into_iter();
+    all.map(|one| one["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
 #[test]
 fn protect_all_guards_every_server_of_a_namespace_and_those_that_come() {
     let Some(bed) = Bed::new() else { return };

@@ -24,6 +24,7 @@ mod mptcp;
 mod observe;
 mod packet_filters;
 mod peers;
+mod podman;
 mod published;
 mod reason;
 mod reuse;
