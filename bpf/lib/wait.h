@@ -123,7 +123,8 @@ static __always_inline u64 wait_service(const struct wait_state *wait)
 
 	if (wait->service_ns || !wait->accepts || wait->idle_ns > elapsed / 2)
 		return wait->service_ns;
-	return wait_min(elapsed / wait->accepts, WAIT_SERVICE_MAX_NS);
+	/* Until the last accept: the time since is the wait's, if the server has stopped. */
+	return wait_min(wait_since(wait->accepted_ns, wait->sample_ns) / wait->accepts, WAIT_SERVICE_MAX_NS);
 }
 
 /*

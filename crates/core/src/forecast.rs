@@ -27,6 +27,8 @@ pub const REPEATS: Duration = Duration::from_secs(8);
 
 /// What is left of a turn that is not seen again, at each look with accepts.
 const TURN_FADES: f64 = 0.9;
+/// The same where nobody waited at either look: what seemed a turn was a server that had stopped.
+const IDLE_TURN_FADES: f64 = 0.5;
 
 /// By what enforcement would refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +151,7 @@ impl Forecast {
         }
         let came = (look.offered - before.offered).max(0) as f64;
         let accepted = accepted(&before, look, came);
-        self.learn_turn(accepted, look, elapsed);
+        self.learn_turn(accepted, &before, look);
         let queue = (self.queue + came - accepted).max(-self.turn);
         let least = look.kept.max(rule.least).max(self.learning.least());
         let places = rule.target.and_then(|target| places(least, target, look));
@@ -180,13 +182,18 @@ impl Forecast {
 
     /// Far more than the server's rate says were accepted by workers that finish together, since all of them found somebody
     /// waiting. Before a short queue they would wait for their next ones.
-    fn learn_turn(&mut self, accepted: f64, look: &Look, elapsed: Duration) {
+    fn learn_turn(&mut self, accepted: f64, before: &Look, look: &Look) {
         let Some(per_second) = look.accepts.filter(|_| accepted > 0.0) else {
             return;
         };
-        let more = accepted - per_second * elapsed.as_secs_f64();
+        let elapsed = look.at.saturating_sub(before.at).as_secs_f64();
+        let more = accepted - per_second * elapsed;
         let seen = if more > 0.5 * accepted { more } else { 0.0 };
-        self.turn = seen.max(self.turn * TURN_FADES).min(TURN_MAX.into());
+        let fades = match (before.queue_length, look.queue_length) {
+            (0, 0) => IDLE_TURN_FADES,
+            _ => TURN_FADES,
+        };
+        self.turn = seen.max(self.turn * fades).min(TURN_MAX.into());
     }
 
     fn learn_stop(&mut self, accepted: f64, queue: f64, elapsed: Duration) {

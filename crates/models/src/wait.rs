@@ -101,7 +101,9 @@ impl Wait {
         if self.service_ns != 0 || self.idle_ns > elapsed / 2 {
             return self.service_ns;
         }
-        elapsed
+        // Until the last accept: the time since is the wait's, if the server has stopped.
+        let until = self.accepted_ns.saturating_sub(self.sample_ns);
+        until
             .checked_div(u64::from(self.accepts))
             .unwrap_or(0)
             .min(SERVICE_MAX_NS)

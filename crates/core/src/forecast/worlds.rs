@@ -121,3 +121,35 @@ fn what_observing_forecasts_is_within_ten_points_of_what_enforcing_does() {
     );
     assert!(wrong.is_empty());
 }
+
+/// A worker of 1.1 ms at a tenth of what it can serve.
+#[test]
+fn nobody_is_forecast_to_be_refused_at_a_mostly_idle_server_that_stops_for_moments() {
+    for seed in 1..=20 {
+        let setup = Setup {
+            workers: 1,
+            service_ns: 1.1e6,
+            spread: 0.02,
+            offered: 0.11,
+            backlog: 128,
+            tick_ns: 4_000_000,
+            seed,
+            enforce: false,
+        };
+        let mut pool = Pool::new(setup);
+        let mut forecast = Forecast::default();
+        forecast.take(&rule(), &look(&pool));
+        for quarter in 0..96 {
+            // At any moment between two looks.
+            let begins =
+                (quarter % 12 == 5).then(|| SECOND_NS / 4.0 * ((seed * 7) % 20) as f64 / 20.0);
+            if let Some(at) = begins {
+                pool.run(at);
+                pool.stand_still(SECOND_NS / 2.0);
+            }
+            pool.run(SECOND_NS / 4.0 - begins.unwrap_or(0.0));
+            forecast.take(&rule(), &look(&pool));
+        }
+        assert_eq!(forecast.refused(), 0, "seed {seed}");
+    }
+}

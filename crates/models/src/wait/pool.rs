@@ -88,6 +88,12 @@ impl Pool {
         self.setup.service_ns / self.setup.workers as f64
     }
 
+    /// Its workers take nobody for so long, ns.
+    pub fn stand_still(&mut self, for_ns: f64) {
+        let until = Reverse((self.now + for_ns) as u64);
+        self.busy = (0..self.setup.workers).map(|_| until).collect();
+    }
+
     fn clock(&self) -> u64 {
         self.now as u64 / self.setup.tick_ns * self.setup.tick_ns
     }

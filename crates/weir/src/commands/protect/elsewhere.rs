@@ -112,8 +112,10 @@ fn on_lines(asked: &[Listener], reports: &[weir_api::Listener]) -> String {
         several if several.len() > SHOWN => format!("{} ports", several.len()),
         several => {
             // Inside, several containers may have the same.
-            let ports: BTreeSet<u16> = several.iter().map(|one| one.address.port).collect();
-            let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+            let mut named = BTreeSet::new();
+            let ports = several.iter().map(|one| one.address.port);
+            let ports = ports.filter(|port| named.insert(*port));
+            let ports: Vec<String> = ports.map(|port| port.to_string()).collect();
             let word = if ports.len() == 1 { "port" } else { "ports" };
             format!("{word} {}", ports.join(", "))
         }
