@@ -25,7 +25,7 @@ impl Elsewhere {
     pub(super) fn ask_for_new(&mut self, found: &[FoundListener]) {
         let new = self.new_ports(found);
         if self.asked.len() + new.len() > MAX_LISTENERS {
-            self.forget_unserved();
+            self.forget_unserved(found);
         }
         let room = MAX_LISTENERS.saturating_sub(self.asked.len());
         let left_out = new.iter().skip(room).copied();
@@ -64,14 +64,18 @@ impl Elsewhere {
         one.namespace == self.own || !one.ip.to_canonical().is_loopback()
     }
 
-    /// Forgets the listeners of every server at whose ports nobody listens.
-    fn forget_unserved(&mut self) {
+    /// Forgets the listeners of every server at whose ports nobody listens. `found` do by now.
+    fn forget_unserved(&mut self, found: &[FoundListener]) {
         let Some(every) = &self.every else { return };
         let listening = self.sockets.values().filter(|one| one.listens);
-        let served: BTreeSet<u16> = listening.map(|one| one.found.port).collect();
+        let listening = listening.map(|one| &one.found).chain(found);
+        let served: BTreeSet<u16> = listening.map(|one| one.port).collect();
         let is_of_every = |one: &Listener| *one == (every.listener)(one.address.port);
         self.asked
             .retain(|one| served.contains(&one.address.port) || !is_of_every(one));
+        let ports: BTreeSet<u16> = self.asked.iter().map(|one| one.address.port).collect();
+        self.sockets
+            .retain(|_, one| one.listens || ports.contains(&one.found.port));
         let asked: BTreeSet<&str> = self.asked.iter().map(|one| &*one.name).collect();
         self.gone.retain(|name, _| asked.contains(&**name));
         for (namespace, space) in &self.spaces {

@@ -485,7 +485,8 @@ impl Elsewhere {
         let from = self.next.unwrap_or(Namespace::with_cookie(0));
         let behind = self.spaces.range(from..).chain(self.spaces.range(..from));
         let off = behind.clone().filter(|(_, space)| space.is_off());
-        self.due.look_at(off.take(AT_A_TIME).map(|(at, _)| *at));
+        let again = self.pace.looks().min(AT_A_TIME);
+        self.due.look_at(off.take(again).map(|(at, _)| *at));
         let mut some = behind.map(|(namespace, _)| *namespace);
         self.due.look_at(some.by_ref().take(count));
         self.next = some.next();

@@ -75,9 +75,11 @@ impl<B: Backend> GuardService<B> {
 
     /// Follows what has happened in other namespaces.
     pub(in crate::daemon::guard) fn follow_elsewhere(&mut self, now: Instant) {
-        let asked = self.elsewhere.asked().len();
+        let ports =
+            |all: &[Listener]| -> Vec<u16> { all.iter().map(|one| one.address.port).collect() };
+        let asked = ports(self.elsewhere.asked());
         self.elsewhere.work(self.session.spaces_mut(), now);
-        if self.elsewhere.asked().len() != asked {
+        if ports(self.elsewhere.asked()) != asked {
             self.session.know(self.elsewhere.asked().to_vec());
         }
         self.follow_own();

@@ -172,16 +172,18 @@ pub fn apply(
 pub fn attach(space: &mut Space, kernel: &mut impl Spaces, at: Namespace, inside: &Inside) {
     let applied = space.applied.as_ref();
     let listeners = applied.map_or(&[][..], |applied| &applied.listeners[..]);
+    let there = kernel.devices_in(at);
     let mut wanted = places(listeners, &inside.links, |_| false);
     if wanted.len() > MOST_INTERFACES {
         space.trouble = Some(format!(
             "it has {} interfaces for it, and weir guards {MOST_INTERFACES} of another network namespace at most",
             wanted.len()
         ));
-        let kept = wanted.into_iter().take(MOST_INTERFACES);
-        wanted = kept.collect();
+        // Clients come by what is guarded already, whatever its number.
+        let mut all = Vec::from_iter(wanted);
+        all.sort_by_key(|(index, _)| !there.contains(index));
+        wanted = all.into_iter().take(MOST_INTERFACES).collect();
     }
-    let there = kernel.devices_in(at);
     let others = space.awaited.keys().filter(|index| !there.contains(index));
     for index in there.iter().chain(others) {
         if !wanted.contains_key(index) {

@@ -285,6 +285,14 @@ fn ports_at_which_nobody_listens_any_more_make_room_for_those_of_servers_that_co
     bed.starts_at(2000, 9, "web-3");
     bed.work();
     assert!(has(&bed, 2000) && !has(&bed, 5));
+    assert!(bed.elsewhere.sockets.values().all(|one| one.listens));
+    // One whose server starts again in the moment when another one comes keeps its place.
+    bed.stops(&all[5]);
+    bed.stops(&all[6]);
+    bed.starts_at(6, 8, "web-2");
+    bed.starts_at(3000, 10, "web-4");
+    bed.work();
+    assert!(has(&bed, 3000) && has(&bed, 6) && !has(&bed, 7));
     let [guarded] = &bed.in_force()[bed.in_force().len() - 1..] else {
         unreachable!()
     };
