@@ -293,11 +293,8 @@ fn ports_at_which_nobody_listens_any_more_make_room_for_those_of_servers_that_co
     bed.starts_at(3000, 10, "web-4");
     bed.work();
     assert!(has(&bed, 3000) && has(&bed, 6) && !has(&bed, 7));
-    let [guarded] = &bed.in_force()[bed.in_force().len() - 1..] else {
-        unreachable!()
-    };
-    assert_eq!(*guarded, on("port-2000@web-3"));
     let there = bed.in_force();
+    assert!(there.contains(&on("port-2000@web-3")), "{there:?}");
     assert!(!there.contains(&on("port-5@web-1")), "{there:?}");
 }
 
