@@ -111,6 +111,21 @@ impl Bed {
         }
     }
 
+    /// As of `weir protect all --where container:web-*`, instead of what was guarded.
+    fn guards_every_server(&mut self) {
+        let own = Namespace::with_cookie(OWN);
+        self.elsewhere = Elsewhere::none(made, own, true, self.now);
+        let every = Every {
+            location: web().location,
+            listener: Box::new(|port| Listener {
+                name: format!("port-{port}"),
+                address: ListenAddress { ip: None, port },
+                ..web()
+            }),
+        };
+        self.elsewhere.guard_every(every, &mut self.kernel).unwrap();
+    }
+
     /// A server begins to listen at port 80. The fake kernel half knows a namespace by the process there.
     fn starts(&self, namespace: u64, name: &'static str) -> FoundListener {
         self.starts_at(80, namespace, name)
@@ -231,18 +246,9 @@ fn a_container_is_guarded_when_it_listens_and_is_not_when_it_has_ended() {
 #[test]
 fn every_port_of_a_place_is_guarded_now_and_later_and_none_of_another_place() {
     let mut bed = Bed::new();
-    bed.elsewhere = Elsewhere::none(made, Namespace::with_cookie(OWN), true, bed.now);
     bed.starts_at(81, 7, "web-1");
     bed.starts_at(82, 8, "db-1");
-    let every = Every {
-        location: web().location,
-        listener: Box::new(|port| Listener {
-            name: format!("port-{port}"),
-            address: ListenAddress { ip: None, port },
-            ..web()
-        }),
-    };
-    bed.elsewhere.guard_every(every, &mut bed.kernel).unwrap();
+    bed.guards_every_server();
     bed.work();
     assert_eq!(bed.in_force(), [on("port-81@web-1")]);
     bed.starts_at(90, 9, "web-2");
@@ -256,17 +262,7 @@ fn every_port_of_a_place_is_guarded_now_and_later_and_none_of_another_place() {
 #[test]
 fn ports_at_which_nobody_listens_any_more_make_room_for_those_of_servers_that_come() {
     let mut bed = Bed::new();
-    bed.elsewhere = Elsewhere::none(made, Namespace::with_cookie(OWN), true, bed.now);
-    let listener = |port| Listener {
-        name: format!("port-{port}"),
-        address: ListenAddress { ip: None, port },
-        ..web()
-    };
-    let every = Every {
-        location: web().location,
-        listener: Box::new(listener),
-    };
-    bed.elsewhere.guard_every(every, &mut bed.kernel).unwrap();
+    bed.guards_every_server();
     let most = MAX_LISTENERS as u16;
     let all: Vec<_> = (1..=most)
         .map(|port| bed.starts_at(port, 7, "web-1"))
@@ -302,16 +298,7 @@ fn ports_at_which_nobody_listens_any_more_make_room_for_those_of_servers_that_co
 #[test]
 fn a_server_that_only_its_own_namespace_reaches_is_not_among_every_server() {
     let mut bed = Bed::new();
-    bed.elsewhere = Elsewhere::none(made, Namespace::with_cookie(OWN), true, bed.now);
-    let every = Every {
-        location: web().location,
-        listener: Box::new(|port| Listener {
-            name: format!("port-{port}"),
-            address: ListenAddress { ip: None, port },
-            ..web()
-        }),
-    };
-    bed.elsewhere.guard_every(every, &mut bed.kernel).unwrap();
+    bed.guards_every_server();
     for (port, ip) in [(81, "127.0.0.11"), (82, "::1"), (83, "::ffff:127.0.0.1")] {
         bed.starts_at(port, 7, "web-1");
         for notice in &mut bed.state.borrow_mut().notices {
