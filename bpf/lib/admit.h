@@ -235,16 +235,19 @@ static __always_inline bool steady_place(const struct listener_policy *listener,
 
 /*
  * What steady sources may take of the server: of each kind of them (enum
- * steadiness) an eighth of what it accepts, four at once.
+ * steadiness) an eighth of what it accepts, four at once. Of a server that has
+ * stopped, as if it accepted one now: one each eight times as long as it has
+ * stopped. So most checks of it fail, and a balancer learns of it.
  */
 #define STEADY_SHARE 8
 #define STEADY_BURST 4
 
-static __always_inline struct bucket_limit steady_limit(const struct wait_state *wait)
+static __always_inline struct bucket_limit steady_limit(const struct wait_state *wait, u64 now)
 {
-	u64 interval = (wait_service(wait) * STEADY_SHARE) << BUCKET_SHIFT;
+	u64 service = wait_service(wait), stopped = wait_min(wait_stopped(wait, now), WAIT_SERVICE_MAX_NS);
+	u64 interval = (wait_max(service, stopped) * STEADY_SHARE) << BUCKET_SHIFT;
 
-	return (struct bucket_limit){ .interval = interval, .tolerance = (STEADY_BURST - 1) * interval };
+	return (struct bucket_limit){ .interval = interval, .tolerance = stopped ? 0 : (STEADY_BURST - 1) * interval };
 }
 
 /* The verdict on the final ACK of a handshake that a cookie began: room as for a SYN, flood or not. */

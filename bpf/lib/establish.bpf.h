@@ -457,11 +457,14 @@ __noinline int judge_syn(struct __sk_buff *skb, const struct listener_policy *li
 	return arrival->verdict;
 }
 
-/* Takes a token from what steady sources may have of the server. */
-static __always_inline bool steady_token(struct listen_state *state, const struct arrival *arrival)
+/* Takes a token from what steady sources may have of the server. Global, for the verifier. */
+__noinline int steady_token(struct listen_state *state, const struct arrival *arrival)
 {
-	struct bucket_limit limit = steady_limit(&state->wait);
+	struct bucket_limit limit;
 
+	if (!state || !arrival)
+		return 0;
+	limit = steady_limit(&state->wait, arrival->now);
 	return take_token(&state->steady_next[arrival->steady == STEADY_LONG], arrival->now, limit.interval, limit.tolerance);
 }
 

@@ -127,18 +127,23 @@ static __always_inline u64 wait_service(const struct wait_state *wait)
 	return wait_min(wait_since(wait->accepted_ns, wait->sample_ns) / wait->accepts, WAIT_SERVICE_MAX_NS);
 }
 
-/*
- * The wait of a connection that finds so many before it. A server that accepts
- * nothing for longer than it has before has stopped: then the time since counts too.
- */
+/* A server that accepts nothing for longer than it has before has stopped: the time since, else 0. */
+static __always_inline u64 wait_stopped(const struct wait_state *wait, u64 now)
+{
+	u64 since = wait_since(now, wait->accepted_ns);
+	u64 known = wait_service(wait);
+
+	known += wait_more(wait->gap_ns, known);
+	known += wait_more(wait->last_gap_ns, known);
+	return wait->looked_ns && since > 2 * known ? since : 0;
+}
+
+/* The wait of a connection that finds so many before it. The time for which the server has stopped counts too. */
 static __always_inline u64 wait_now(const struct wait_state *wait, u64 now, u32 length)
 {
-	u64 since = wait_since(now, wait->accepted_ns), service = wait_service(wait);
-	u64 known = wait_max(wait_max(wait->gap_ns, wait->last_gap_ns), service);
-
 	if (!length)
 		return 0;
-	return length * service + (wait->looked_ns && since > 2 * known ? since : 0);
+	return length * wait_service(wait) + wait_stopped(wait, now);
 }
 
 /* So many may wait, whatever the wait. */

@@ -159,6 +159,7 @@ static void check_decisions(const u8 *data, u32 size)
 	for (u32 i = 0; i < 4; i++) {
 		pure_wait_look(&any.wait, any.now, &any.queue, any.words[i], &any.listener);
 		pure_wait_refuses(&any.wait, any.now, any.queue.length, &any.listener);
+		pure_steady_limit(&any.wait, any.now, &any.limit);
 		pure_stall_look(&any.stall, any.now, &any.queue, any.words[i], &any.listener);
 		pure_source_note(&any.sources, any.words[i], any.now, any.words[3]);
 		pure_bucket_take(&any.next, any.now, &any.limit);

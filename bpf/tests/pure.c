@@ -217,6 +217,11 @@ u8 pure_steady_place(const struct listener_policy *l, const struct queue_view *q
 	return steady_place(l, q, shared);
 }
 
+void pure_steady_limit(const struct wait_state *w, u64 now, struct bucket_limit *limit)
+{
+	*limit = steady_limit(w, now);
+}
+
 u8 pure_source_note(struct source_set *set, u32 key, u16 window, u32 chance)
 {
 	return source_note(set, key, window, chance);

@@ -13,7 +13,7 @@ use weir_models::gate::GuardGate;
 use weir_models::headers;
 use weir_models::packet::{self, TimeWait};
 use weir_models::stall::Stall;
-use weir_models::steady::SourceSet;
+use weir_models::steady::{self, SourceSet};
 use weir_models::steer;
 use weir_models::talk::{self, Talk};
 use weir_models::timewait::{self, Closing, Numbers, Opening, Stamps};
@@ -290,6 +290,7 @@ fn the_estimator_goes_through_the_model_s_states() {
                         c.refuses(now, q.length, &rule),
                         model.refuses(now, q.length, &rule)
                     );
+                    prop_assert_eq!(c.steady_limit(now), steady::limit(&model, now));
                 }
                 Ok(())
             },

@@ -3,6 +3,11 @@
 //! A source is an address at a listener. Time goes in windows of 2^29 ns, half a second. All numbers of
 //! windows are modulo 2^16.
 
+use weir_core::class::{BucketLimit, UNITS_PER_NS};
+use weir_core::wait::SERVICE_MAX_NS;
+
+use crate::wait::Wait;
+
 /// Connections of one window above which a source is busy.
 pub const MOST: u8 = 8;
 /// Windows between two connections after which a source is forgotten: 2.3 min.
@@ -15,6 +20,23 @@ pub const LONG_AFTER: u8 = 16;
 pub const WAYS: usize = 8;
 /// A new source takes the place of another that is not steady with a chance of one in so many.
 pub const CHANCE: u32 = 8;
+
+/// Of each kind of steady sources, one of so many accepts is theirs.
+pub const SHARE: u64 = 8;
+/// So many of them at once.
+pub const BURST: u64 = 4;
+
+/// What steady sources of one kind may take of the server whose wait this is: an eighth of what it accepts. Of a server
+/// that has stopped, as if it accepted one now (`steady_limit()` of bpf/lib/admit.h).
+pub fn limit(wait: &Wait, now: u64) -> BucketLimit {
+    let stopped = wait.stopped(now).min(SERVICE_MAX_NS);
+    let interval = wait.service().max(stopped) * SHARE * UNITS_PER_NS;
+    let ahead = if stopped > 0 { 0 } else { BURST - 1 };
+    BucketLimit {
+        interval,
+        tolerance: ahead * interval,
+    }
+}
 
 /// Whether a source is steady.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,6 +141,8 @@ impl SourceSet {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::class::Bucket;
+
     use super::*;
 
     const CHECK: u32 = 1;
@@ -194,6 +218,47 @@ mod tests {
             }
         }
         panic!("not steady after 20 minutes: {set:?}");
+    }
+
+    /// A server of 10 accepts/s that stops, and one that accepted nothing yet.
+    #[test]
+    fn most_checks_of_a_stopped_server_fail() {
+        let second = 1_000_000_000;
+        let busy = Wait {
+            looked_ns: second,
+            accepted_ns: second,
+            service_ns: second / 10,
+            ..Wait::default()
+        };
+        let unknown = Wait {
+            service_ns: 0,
+            ..busy
+        };
+        for (wait, burst) in [(busy, 4), (unknown, 100)] {
+            let mut bucket = Bucket::default();
+            let mut let_in = |now| bucket.take(now, &limit(&wait, now));
+            let runs = (0..100).filter(|_| let_in(second)).count();
+            assert_eq!(runs, burst);
+            // Three a second for a minute.
+            let stopped = (2..=180).filter(|n| let_in(second + n * second / 3));
+            assert!((1..=3).contains(&stopped.count()));
+        }
+    }
+
+    #[test]
+    fn checks_are_let_in_at_once_when_a_stopped_server_goes_on() {
+        let second = 1_000_000_000;
+        let mut wait = Wait {
+            looked_ns: second,
+            accepted_ns: second,
+            service_ns: second / 1000,
+            ..Wait::default()
+        };
+        let mut bucket = Bucket::default();
+        assert!(bucket.take(100 * second, &limit(&wait, 100 * second)));
+        wait.accepted_ns = 101 * second;
+        wait.gap_ns = 100 * second;
+        assert!(bucket.take(102 * second, &limit(&wait, 102 * second)));
     }
 
     #[test]

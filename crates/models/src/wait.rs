@@ -109,18 +109,24 @@ impl Wait {
             .min(SERVICE_MAX_NS)
     }
 
-    /// The wait of a connection that finds so many before it, ns. A server that accepts nothing for longer than it
-    /// has before has stopped: then the time since counts too.
+    /// A server that accepts nothing for longer than it has before has stopped: the time since, ns; else 0.
+    pub fn stopped(&self, now: u64) -> u64 {
+        let since = now.saturating_sub(self.accepted_ns);
+        let known = self.gap_ns.max(self.last_gap_ns).max(self.service());
+        match self.looked_ns != 0 && since > 2 * known {
+            true => since,
+            false => 0,
+        }
+    }
+
+    /// The wait of a connection that finds so many before it, ns. The time for which the server has stopped counts
+    /// too.
     pub fn now(&self, now: u64, length: u32) -> u64 {
         if length == 0 {
             return 0;
         }
-        let since = now.saturating_sub(self.accepted_ns);
-        let service = self.service();
-        let known = self.gap_ns.max(self.last_gap_ns).max(service);
-        let stopped = self.looked_ns != 0 && since > 2 * known;
-        let wait = u64::from(length).wrapping_mul(service);
-        wait.wrapping_add(if stopped { since } else { 0 })
+        let wait = u64::from(length).wrapping_mul(self.service());
+        wait.wrapping_add(self.stopped(now))
     }
 
     /// So many may wait, whatever the wait.

@@ -1,7 +1,7 @@
 //! The token bucket of a class, as bpf/lib/bucket.h has it: one word, and time as an argument.
 
 /// Units of the bucket's clock in a nanosecond (BUCKET_SHIFT).
-const UNITS_PER_NS: u64 = 16;
+pub const UNITS_PER_NS: u64 = 16;
 const NS_PER_SECOND: f64 = 1e9;
 /// By how much a CPU that has been kept from running may misjudge a bucket (BUCKET_STALE).
 const STALE: u64 = 10_000_000 * UNITS_PER_NS;

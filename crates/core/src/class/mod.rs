@@ -8,7 +8,7 @@ mod definition;
 mod rules;
 mod ties;
 
-pub use bucket::{Bucket, BucketLimit, default_burst};
+pub use bucket::{Bucket, BucketLimit, UNITS_PER_NS, default_burst};
 pub use definition::{
     Class, LOWEST_PRIORITY, MAX_CLASSES, MAX_MASKS, MAX_RULES, OTHER, OTHER_PRIORITY, OverRate,
     OwnerId, Tuple,

@@ -82,6 +82,7 @@ unsafe extern "C" {
     fn pure_short_answer(talk: *const talk) -> u8;
     fn pure_answer_class(ticks: u32) -> u32;
     fn pure_steady_place(l: *const listener_policy, q: *const queue_view, shared: u8) -> u8;
+    fn pure_steady_limit(w: *const wait_state, now: u64, limit: *mut bucket_limit);
     fn pure_source_note(set: *mut source_set, key: u32, window: u16, chance: u32) -> u8;
     fn pure_half_empty(q: *const queue_view) -> u8;
     fn pure_is_filled(q: *const queue_view) -> u8;
@@ -526,6 +527,17 @@ impl CWait {
     pub fn refuses(&mut self, now: u64, length: u32, rule: &WaitRule) -> bool {
         // SAFETY: the state is exclusively ours, the policy lives through the call.
         unsafe { pure_wait_refuses(&mut self.0, now, length, &raw_wait_rule(rule)) != 0 }
+    }
+
+    /// `steady_limit()` of bpf/lib/admit.h.
+    pub fn steady_limit(&self, now: u64) -> BucketLimit {
+        let mut limit = bucket_limit::default();
+        // SAFETY: both structures live through the call.
+        unsafe { pure_steady_limit(&self.0, now, &mut limit) };
+        BucketLimit {
+            interval: limit.interval,
+            tolerance: limit.tolerance,
+        }
     }
 
     /// Its fields, in the model's words.

@@ -299,8 +299,8 @@ fn standing_queue(listener: &Listener) -> Option<String> {
 fn stopped(listener: &Listener, waiting: &str, us: u64) -> String {
     let time = wait(Some(us));
     let refuses = match listener.mode.as_str() {
-        "observe" => "enforcing would refuse new clients, except steady sources,",
-        _ => "weir refuses new clients, except steady sources,",
+        "observe" => "enforcing would refuse new clients, and most health checks,",
+        _ => "weir refuses new clients, and most health checks,",
     };
     format!(
         "the server has accepted nothing for about {time}, and {waiting} wait. Soon after it has stopped, {refuses} until it accepts again"

@@ -81,6 +81,31 @@ fn under_no_syn_drop_the_check_is_let_in_by_its_syn() {
     assert!(bed.counter(0, "syn_steady") > 0, "{:?}", bed.verdicts(0));
 }
 
+/// A server that accepts nothing, with room for all: three a second from one address.
+#[test]
+fn of_a_stopped_server_most_checks_fail() {
+    let Some(bed) = Bed::new() else { return };
+    let _listener = listen(bed.server(), bed.veth4().at(PORT), 511);
+    let _weir = bed.protect(&PORT.to_string());
+    let path = bed.veth4();
+    let mut checks = connect(path.client, path.at(PORT), 0);
+    for _ in 0..30 {
+        let check = connect(path.client, path.at(PORT), 1);
+        checks.connected.extend(check.connected);
+        checks.refused += check.refused;
+        std::thread::sleep(WINDOW * 3 / 5);
+    }
+    let let_in = checks.connected.len();
+    assert_eq!(let_in + checks.refused, 30);
+    // Until it is known to have stopped, and then one of either kind of steady sources.
+    assert!((5..=13).contains(&let_in), "{:?}", bed.verdicts(0));
+    assert!(
+        (1..=3).contains(&bed.counter(0, "syn_steady")),
+        "{:?}",
+        bed.verdicts(0)
+    );
+}
+
 #[test]
 fn without_health_checks_none_is_let_in() {
     let Some(bed) = Bed::new() else { return };
