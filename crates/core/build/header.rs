@@ -13,10 +13,12 @@ use std::path::Path;
 pub struct Headers {
     /// `#define WEIR_NAME value`, without the prefix, in the order of the headers.
     pub constants: Vec<Constant>,
-    /// The enumerators of every enumeration but `enum verdict`.
+    /// The enumerators of every enumeration but those of verdicts.
     pub enumerators: Vec<Constant>,
     /// The rows of GUARD_VERDICTS.
     pub verdicts: Vec<VerdictRow>,
+    /// The rows of QUIC_VERDICTS.
+    pub quic_verdicts: Vec<VerdictRow>,
 }
 
 /// A number with a name.
@@ -57,11 +59,13 @@ impl Headers {
                 std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
             headers.read_constants(&source, &mut values);
             headers.read_enumerations(&source);
-            headers.verdicts.extend(verdict_rows(&source));
+            let rows = |list| verdict_rows(&source, list);
+            headers.verdicts.extend(rows("GUARD_VERDICTS"));
+            headers.quic_verdicts.extend(rows("QUIC_VERDICTS"));
         }
         assert!(
-            !headers.verdicts.is_empty(),
-            "bpf/abi has no GUARD_VERDICTS list"
+            !headers.verdicts.is_empty() && !headers.quic_verdicts.is_empty(),
+            "bpf/abi has no list GUARD_VERDICTS, or no QUIC_VERDICTS"
         );
         headers
     }
@@ -106,8 +110,8 @@ impl Headers {
             let (name, body) = rest.split_once('{').expect("an enumeration has a body");
             let (body, _) = body.split_once("};").expect("an enumeration ends");
             let name = name.trim();
-            // Made from GUARD_VERDICTS.
-            if name == "verdict" {
+            // Made from a list of verdicts.
+            if name.ends_with("verdict") {
                 continue;
             }
             let members = body
@@ -136,15 +140,16 @@ impl Headers {
             let Constant { c_name, value, .. } = constant;
             writeln!(c, "_Static_assert({c_name} == {value}u, \"{c_name}\");").unwrap();
         }
-        for (index, VerdictRow { name, .. }) in self.verdicts.iter().enumerate() {
-            writeln!(c, "_Static_assert(VERDICT_{name} == {index}, \"{name}\");").unwrap();
+        for (count, rows) in [
+            ("VERDICT_COUNT", &self.verdicts),
+            ("QUIC_VERDICT_COUNT", &self.quic_verdicts),
+        ] {
+            for (index, VerdictRow { name, .. }) in rows.iter().enumerate() {
+                writeln!(c, "_Static_assert(VERDICT_{name} == {index}, \"{name}\");").unwrap();
+            }
+            let all = rows.len();
+            writeln!(c, "_Static_assert({count} == {all}, \"{count}\");").unwrap();
         }
-        writeln!(
-            c,
-            "_Static_assert(VERDICT_COUNT == {}, \"verdicts\");",
-            self.verdicts.len()
-        )
-        .unwrap();
         c
     }
 }
@@ -169,13 +174,12 @@ fn value_of(expression: &str, values: &BTreeMap<String, u64>) -> Option<u64> {
     }
 }
 
-/// The lines `X(name, kind, "text")` between `#define GUARD_VERDICTS(X)` and the first line that does not
+/// The lines `X(name, kind, "text")` between `#define LIST(X)` and the first line that does not
 /// continue.
-fn verdict_rows(source: &str) -> Vec<VerdictRow> {
+fn verdict_rows(source: &str, list: &str) -> Vec<VerdictRow> {
     let mut rows = Vec::new();
-    let mut lines = source
-        .lines()
-        .skip_while(|line| !line.starts_with("#define GUARD_VERDICTS(X)"));
+    let begin = format!("#define {list}(X)");
+    let mut lines = source.lines().skip_while(|line| !line.starts_with(&begin));
     lines.next();
     for line in lines {
         let Some(body) = line.trim().strip_prefix("X(") else {

@@ -19,7 +19,22 @@ fn main() {
         std::fs::write(Path::new(&out).join(name), text).expect("OUT_DIR is writable");
     };
     write("abi.rs", constants(&headers));
-    write("verdicts.rs", verdicts(&headers.verdicts));
+    let guard = Names {
+        verdict: "Verdict",
+        all: "VERDICTS",
+        info: "VerdictInfo",
+        decides: "the guard decided about a packet",
+        declared: "`enum verdict` in bpf/abi/guard.h",
+    };
+    write("verdicts.rs", verdicts(&headers.verdicts, &guard));
+    let quic = Names {
+        verdict: "QuicVerdict",
+        all: "QUIC_VERDICTS",
+        info: "QuicVerdictInfo",
+        decides: "weir decided about an attempt to open a QUIC connection",
+        declared: "`enum quic_verdict` in bpf/abi/quic.h",
+    };
+    write("quic_verdicts.rs", verdicts(&headers.quic_verdicts, &quic));
 }
 
 /// Sizes are u32, as in the programs; members of enumerations u8, as in the structures.
@@ -57,23 +72,44 @@ fn variant(name: &str) -> String {
         .collect()
 }
 
-fn verdicts(rows: &[VerdictRow]) -> String {
-    let mut s = String::from(
-        "/// What the guard decided about a packet. Discriminants are those of `enum verdict` in bpf/abi/guard.h.\n\
-         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]\n#[repr(u8)]\npub enum Verdict {\n",
+/// How Rust names what comes from a list of verdicts.
+struct Names {
+    /// The enumeration.
+    verdict: &'static str,
+    /// All of them.
+    all: &'static str,
+    /// The type of a row.
+    info: &'static str,
+    decides: &'static str,
+    declared: &'static str,
+}
+
+fn verdicts(rows: &[VerdictRow], names: &Names) -> String {
+    let Names {
+        verdict,
+        all,
+        info,
+        decides,
+        declared,
+    } = names;
+    let mut s = format!(
+        "/// What {decides}. Discriminants are those of {declared}.\n\
+         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]\n#[repr(u8)]\npub enum {verdict} {{\n",
     );
     for row in rows {
         writeln!(s, "    /// {}.\n    {},", row.text, variant(&row.name)).unwrap();
     }
-    s.push_str(
-        "}\n\n/// Every verdict with its name, kind and text, in the order of bpf/abi/guard.h.\n",
-    );
-    writeln!(s, "pub const VERDICTS: [VerdictInfo; {}] = [", rows.len()).unwrap();
+    let count = rows.len();
+    writeln!(
+        s,
+        "}}\n\n/// Every verdict with its name, kind and text, in the order of {declared}.\npub const {all}: [{info}; {count}] = ["
+    )
+    .unwrap();
     for row in rows {
         let (v, k) = (variant(&row.name), variant(&row.kind));
         writeln!(
             s,
-            "    VerdictInfo {{ verdict: Verdict::{v}, name: \"{}\", kind: Kind::{k}, text: \"{}\" }},",
+            "    {info} {{ verdict: {verdict}::{v}, name: \"{}\", kind: Kind::{k}, text: \"{}\" }},",
             row.name, row.text
         )
         .unwrap();

@@ -19,6 +19,7 @@ pub mod prefix;
 pub mod profile;
 pub mod proxy;
 pub mod queue;
+pub mod quic;
 pub mod refusals;
 pub mod residence;
 pub mod rfc3339;

@@ -64,7 +64,7 @@ fn check_values(bpf: &Path, out: &Path) {
     let headers = Headers::read(&bpf.join("abi"));
     let source = out.join("values.c");
     let code = format!(
-        "#include \"abi/filters.h\"\n#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/residence.h\"\n\
+        "#include \"abi/filters.h\"\n#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/quic.h\"\n#include \"abi/residence.h\"\n\
          #include \"abi/shape.h\"\n#include \"abi/splice.h\"\n#include \"abi/timewait.h\"\n#include \"abi/watch.h\"\n{}",
         headers.assertions()
     );

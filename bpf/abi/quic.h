@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later OR Apache-2.0 */
+/*
+ * quic.h - what quic.bpf.c shares with user space.
+ *
+ * QUIC_VERDICTS declares each verdict once, as GUARD_VERDICTS does for SYNs:
+ * counters, metrics, status and `weir explain` come from it. Append, never
+ * reorder.
+ */
+#ifndef WEIR_ABI_QUIC_H
+#define WEIR_ABI_QUIC_H
+
+/* QUIC listeners that one network namespace can have. */
+#define WEIR_MAX_QUIC 64
+/* Connection attempts that are remembered at a time: those that go on, and those that were refused. */
+#define WEIR_QUIC_FLOWS 65536
+/* Sockets of QUIC servers that are remembered at a time. */
+#define WEIR_QUIC_SOCKETS 1024
+/* Connection IDs are at most so long, in versions 1 and 2 (RFC 9000, Section 17.2). */
+#define WEIR_QUIC_CID_MOST 20
+/* Interfaces that one QUIC listener can name. */
+#define WEIR_QUIC_INTERFACES 6
+
+/* X(name, kind, text), as in guard.h. The kinds: pass, refuse, note. */
+#define QUIC_VERDICTS(X) \
+	X(quic_admitted, pass, "weir let the connection attempt in: the server answers others in time. A repeated Initial counts no second time") \
+	X(quic_floor, pass, "weir let the connection attempt in although others are refused: a share of what the server can do is kept for new connections (floor)") \
+	X(quic_unheard, pass, "weir passed the Initial: no socket has the guarded address at the moment") \
+	X(quic_unjudged, pass, "weir passed the Initial without a verdict: packets of other connections are in the same buffer, or more sockets are busy than weir can remember") \
+	X(quic_vn_wait, refuse, "weir answered the Initial with a Version Negotiation packet: the server takes longer than target_wait to answer new connections (refuse = vn)") \
+	X(quic_dropped_wait, refuse, "weir dropped the Initial: the server takes longer than target_wait to answer new connections (refuse = drop)") \
+	X(quic_vn_room, refuse, "weir answered the Initial with a Version Negotiation packet: the receive buffer of the server's socket is fuller than room (refuse = vn)") \
+	X(quic_dropped_room, refuse, "weir dropped the Initial: the receive buffer of the server's socket is fuller than room (refuse = drop)") \
+	X(quic_refused_again, note, "beside the refused attempts: further packets of them, which weir refused too. In observe mode they passed") \
+	X(quic_answered, note, "of the attempts that weir let in, those that the server has answered")
+
+enum quic_verdict {
+#define X(name, kind, text) VERDICT_##name,
+	QUIC_VERDICTS(X)
+#undef X
+	QUIC_VERDICT_COUNT,
+};
+
+/* Per CPU and listener; monotonic since the listener was first guarded. */
+struct quic_counters {
+#define X(name, kind, text) __u64 name;
+	QUIC_VERDICTS(X)
+#undef X
+};
+_Static_assert(sizeof(struct quic_counters) == 8 * QUIC_VERDICT_COUNT, "one u64 per verdict");
+
+enum quic_refuse { QUIC_REFUSE_DROP, QUIC_REFUSE_VN };
+
+/* What one listener is to do. Written by user space, read-only in BPF. */
+struct quic_policy {
+	__u64 target_wait_ns;	/* 1 ms .. 10 s */
+	__u64 interval_ns;	/* how long the wait must stand over the target before it refuses */
+	__u32 room_1024;	/* share of the receive buffer over which it refuses, 1/1024: 1 .. 1024; 0: not by the buffer */
+	__u32 floor_1024;	/* share of the server's answers that new attempts have all the same, 1/1024; 0: none */
+	__u16 counters;		/* index of its counters */
+	__u8 refuse;		/* enum quic_refuse */
+	__u8 observe;		/* 1: count only */
+	__u32 exact;		/* of a listener on every address. 1: there are listeners on one address and this port */
+	__u32 ifindex[WEIR_QUIC_INTERFACES]; /* its interfaces, then 0; all 0: every interface */
+};
+_Static_assert(sizeof(struct quic_policy) == 64, "one cache line");
+
+/* Where a listener is; on every address it is on 0.0.0.0 (IPv4 as ::ffff:a.b.c.d) or ::. */
+struct quic_place {
+	__u32 addr[4];		/* big endian */
+	__u16 port;		/* big endian */
+	__u16 pad;
+};
+_Static_assert(sizeof(struct quic_place) == 20, "a hash key has no holes");
+
+/* How a socket's server answers new connections (lib/quic.h). */
+struct quic_state {
+	__u64 service_ns;	/* from one answer to the next of a busy server, a moving mean; 0: not known */
+	__u64 above_ns;		/* since when the wait is over the target; 0: it is not */
+	__u64 last_above_ns;	/* when it was last seen over the target */
+	__u64 admitted_ns;	/* when an attempt was last let in */
+	__u64 floor_next;	/* when the floor has its next one, 1/16 ns (bucket.h) */
+	__u32 admitted;		/* attempts let in, ever; wraps; atomic */
+	__u32 answered;		/* the newest of them that the server has answered; wraps */
+	__u32 standing;		/* 1: refuse while the wait is over the target */
+	__u32 buffer;		/* bytes in its receive buffer at the last attempt */
+	__u32 buffer_limit;	/* and how many may be there */
+	__u32 counters;		/* index of the counters of its listener */
+};
+_Static_assert(sizeof(struct quic_state) == 64, "one cache line");
+
+#endif
