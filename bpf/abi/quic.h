@@ -18,7 +18,7 @@
 /* Connection IDs are at most so long, in versions 1 and 2 (RFC 9000, Section 17.2). */
 #define WEIR_QUIC_CID_MOST 20
 /* Interfaces that one QUIC listener can name. */
-#define WEIR_QUIC_INTERFACES 6
+#define WEIR_QUIC_INTERFACES 8
 
 /* X(name, kind, text), as in guard.h. The kinds: pass, refuse, note. */
 #define QUIC_VERDICTS(X) \
@@ -59,7 +59,7 @@ struct quic_policy {
 	__u16 counters;		/* index of its counters */
 	__u8 refuse;		/* enum quic_refuse */
 	__u8 observe;		/* 1: count only */
-	__u32 exact;		/* of a listener on every address. 1: there are listeners on one address and this port */
+	__u32 pad;
 	__u32 ifindex[WEIR_QUIC_INTERFACES]; /* its interfaces, then 0; all 0: every interface */
 };
 _Static_assert(sizeof(struct quic_policy) == 64, "one cache line");
@@ -71,6 +71,31 @@ struct quic_place {
 	__u16 pad;
 };
 _Static_assert(sizeof(struct quic_place) == 20, "a hash key has no holes");
+
+/* What became of an attempt. */
+enum quic_fate { QUIC_UNDER_WAY, QUIC_ANSWERED, QUIC_RETRIED, QUIC_REFUSED };
+
+/* An attempt is known by its client: address, port and connection ID, which it keeps until it is established. */
+struct quic_client {
+	__u32 addr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
+	__u16 port;		/* big endian */
+	__u16 server_port;	/* big endian */
+	__u8 id_len;
+	__u8 id[WEIR_QUIC_CID_MOST];
+	__u8 pad[3];
+};
+_Static_assert(sizeof(struct quic_client) == 44, "a hash key has no holes");
+
+/* What is remembered of it. */
+struct quic_attempt {
+	__u64 at_ns;		/* when it was judged */
+	__u64 socket;		/* the socket that it was judged for: key of its struct quic_state */
+	__u32 number;		/* of those that were let in there */
+	__u32 behind;		/* so many were not answered before it */
+	__u32 fate;		/* enum quic_fate */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct quic_attempt) == 32, "no holes");
 
 /* How a socket's server answers new connections (lib/quic.h). */
 struct quic_state {

@@ -32,14 +32,12 @@
 #include "abi/guard.h"
 #include "lib/admit.h"
 #include "lib/cookie.h"
-#include "lib/device.bpf.h"
 #include "lib/frame.bpf.h"
 #include "lib/kernel.h"
 #include "lib/packet.h"
 #include "lib/reply.h"
+#include "lib/route.bpf.h"
 #include "lib/state.bpf.h"
-
-#define FIB_SKIP_NEIGH 4 /* BPF_FIB_LOOKUP_SKIP_NEIGH, since 6.3 */
 
 struct arrival {
 	struct packet packet;
@@ -183,25 +181,9 @@ __noinline int look_at_source(const struct listener_policy *listener, struct arr
 	return 0;
 }
 
-/* device: its kernel address. Where it does not forward, the kernel drops what is not for this host, if it gets that far. */
 static __always_inline bool routed_here(void *ctx, u32 ifindex, u64 device, const struct arrival *arrival)
 {
-	struct bpf_fib_lookup fib = { .ifindex = ifindex, .l4_protocol = IPPROTO_TCP };
-	const struct bpf_sock_tuple *tuple = &arrival->tuple;
-	long where;
-
-	if (arrival->packet.v6) {
-		fib.family = AF_INET6;
-		__builtin_memcpy(fib.ipv6_src, tuple->ipv6.saddr, 16);
-		__builtin_memcpy(fib.ipv6_dst, tuple->ipv6.daddr, 16);
-	} else {
-		fib.family = AF_INET;
-		fib.ipv4_src = tuple->ipv4.saddr;
-		fib.ipv4_dst = tuple->ipv4.daddr;
-	}
-	where = bpf_fib_lookup(ctx, &fib, sizeof(fib), FIB_SKIP_NEIGH);
-	return where == BPF_FIB_LKUP_RET_NOT_FWDED ||
-	       (where == BPF_FIB_LKUP_RET_FWD_DISABLED && stays_here(&device, &arrival->tuple, arrival->packet.v6));
+	return is_for_host(ctx, ifindex, device, &arrival->tuple, arrival->packet.v6, IPPROTO_TCP);
 }
 
 /* Global, one for each type of context: the verifier wants to know it. */

@@ -41,6 +41,7 @@ typedef _Bool bool;
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86DD
 #define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
 
 /* include/net/tcp_states.h */
 enum {
@@ -148,6 +149,10 @@ struct socket_alloc {
 
 struct sock {
 	struct sock_common __sk_common;
+	struct {
+		atomic_t rmem_alloc;
+	} sk_backlog;
+	int sk_rcvbuf;
 	struct sock_reuseport *sk_reuseport_cb;
 	struct socket *sk_socket;
 	u32 sk_ack_backlog;

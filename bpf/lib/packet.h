@@ -63,6 +63,13 @@ struct tcp {
 	__be16 urgent;
 };
 
+struct udp {
+	__be16 sport;
+	__be16 dport;
+	__be16 len; /* with this header */
+	__be16 csum;
+};
+
 _Static_assert(sizeof(struct ethernet) == 14 && sizeof(struct ipv4) == 20, "no holes");
 _Static_assert(sizeof(struct ipv6) == 40 && sizeof(struct tcp) == 20, "no holes");
 

@@ -68,13 +68,13 @@ static __always_inline void swap_ethernet(struct ethernet *eth)
 	half[5] = d2;
 }
 
-/* Turns the IPv4 header around; returns the sum of its pseudo-header. */
-static __always_inline u64 turn_ipv4(struct ipv4 *ip, u32 tcp_len)
+/* Turns the IPv4 header around, with so many bytes behind it; returns the sum of its pseudo-header. */
+static __always_inline u64 turn_ipv4(struct ipv4 *ip, u32 len, u8 protocol)
 {
 	__be32 *word = (void *)ip, client = ip->saddr, server = ip->daddr;
-	__be32 first = bpf_htonl(0x45000000 | (sizeof(*ip) + tcp_len));
+	__be32 first = bpf_htonl(0x45000000 | (sizeof(*ip) + len));
 	/* Don't fragment; id 0 is then allowed (RFC 6864, Section 4.1). */
-	__be32 second = bpf_htonl(0x4000), third = bpf_htonl(TTL << 24 | IPPROTO_TCP << 16);
+	__be32 second = bpf_htonl(0x4000), third = bpf_htonl(TTL << 24 | (u32)protocol << 16);
 	u64 addresses = (u64)client + server;
 
 	word[0] = first;
@@ -83,16 +83,16 @@ static __always_inline u64 turn_ipv4(struct ipv4 *ip, u32 tcp_len)
 	ip->csum = ~csum_fold(addresses + first + second + third);
 	ip->saddr = server;
 	ip->daddr = client;
-	return addresses + bpf_htonl(IPPROTO_TCP << 16 | tcp_len);
+	return addresses + bpf_htonl((u32)protocol << 16 | len);
 }
 
-static __always_inline u64 turn_ipv6(struct ipv6 *ip, u32 tcp_len)
+static __always_inline u64 turn_ipv6(struct ipv6 *ip, u32 len, u8 protocol)
 {
 	__be32 *word = (void *)ip;
 	u64 addresses = csum_words(ip->saddr, 8);
 
 	word[0] = bpf_htonl(0x60000000);
-	word[1] = bpf_htonl(tcp_len << 16 | IPPROTO_TCP << 8 | TTL);
+	word[1] = bpf_htonl(len << 16 | (u32)protocol << 8 | TTL);
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		__be32 client = ip->saddr[i];
@@ -100,7 +100,7 @@ static __always_inline u64 turn_ipv6(struct ipv6 *ip, u32 tcp_len)
 		ip->saddr[i] = ip->daddr[i];
 		ip->daddr[i] = client;
 	}
-	return addresses + bpf_htonl(tcp_len) + bpf_htonl(IPPROTO_TCP);
+	return addresses + bpf_htonl(len) + bpf_htonl(protocol);
 }
 
 /* Turns the TCP header around, with a checksum of 0; returns its sum. */
@@ -141,7 +141,7 @@ static __always_inline int answer_write(void *data, void *data_end, u32 l3, bool
 		return -1;
 	if (l3)
 		swap_ethernet(data);
-	pseudo = v6 ? turn_ipv6(data + l3, tcp_len) : turn_ipv4(data + l3, tcp_len);
+	pseudo = v6 ? turn_ipv6(data + l3, tcp_len, IPPROTO_TCP) : turn_ipv4(data + l3, tcp_len, IPPROTO_TCP);
 	body = turn_tcp(tcp, answer);
 	if (answer->flags & FLAG_SYN) {
 		__be32 *to = (void *)(tcp + 1);

@@ -35,6 +35,7 @@ typedef _Bool bool;
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86DD
 #define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
 
 #endif
 

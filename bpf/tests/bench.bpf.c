@@ -9,6 +9,7 @@
  */
 #include "guard.bpf.c"
 #include "lib/negotiate.h"
+#include "lib/quic.h"
 #include "lib/residence.h"
 #include "lib/timewait.h"
 
@@ -23,6 +24,7 @@ u32 frame_len SEC(".bss.bench");
 EXPORT_TYPE(struct, closing);
 EXPORT_TYPE(struct, flow);
 EXPORT_TYPE(struct, parking_rule);
+EXPORT_TYPE(struct, quic_packet);
 EXPORT_TYPE(struct, talk);
 EXPORT_TYPE(struct, time_wait);
 EXPORT_TYPE(struct, timewait_record);

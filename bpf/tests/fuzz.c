@@ -172,6 +172,38 @@ static void check_decisions(const u8 *data, u32 size)
 	}
 }
 
+/* A datagram, and the state of a socket, of any bytes. */
+static void check_quic(const u8 *data, u32 size)
+{
+	u8 *head = exactly(data, size < QUIC_HEAD ? size : QUIC_HEAD, QUIC_BUFFER), *to = exactly(data, 0, QUIC_BUFFER);
+	struct quic_packet packet;
+	struct {
+		struct quic_state state;
+		struct quic_policy policy;
+		u64 now, after;
+		u32 words[2];
+	} any;
+
+	pure_quic_read(head, size, &packet);
+	if (packet.kind != QUIC_NONE) {
+		u32 len = pure_quic_refuse(to, head, &packet, size);
+
+		MUST(len == 7u + packet.to_len + packet.from_len + 4 && len <= QUIC_VN_MOST);
+		MUST(!pure_quic_may_begin(&packet, size) || len < size);
+		pure_quic_read(to, len, &packet);
+		MUST(packet.kind == QUIC_NEGOTIATION);
+	}
+	free(head);
+	free(to);
+	memset(&any, 0, sizeof(any));
+	memcpy(&any, data, size < sizeof(any) ? size : sizeof(any));
+	pure_quic_look(&any.state, any.now, &any.policy);
+	MUST(pure_quic_judge(&any.state, any.now, &any.policy) < QUIC_VERDICT_COUNT);
+	pure_quic_let_in(&any.state, any.now);
+	pure_quic_answer(&any.state, any.words[0], any.after, any.words[1]);
+	MUST(any.state.service_ns);
+}
+
 int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 {
 	if (size > 4096)
@@ -180,6 +212,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 	if (size > L3)
 		check_headers(data + L3, size - L3);
 	check_decisions(data, size);
+	check_quic(data, size);
 	return 0;
 }
 

@@ -17,6 +17,8 @@
 #include "lib/timewait.h"
 #include "lib/control.h"
 #include "lib/spa.h"
+#include "lib/quic.h"
+#include "lib/quic_wait.h"
 
 int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p)
 {
@@ -332,4 +334,46 @@ u32 pure_spa_dropped(void)
 void pure_spa_state(struct spa *copy)
 {
 	*copy = spa;
+}
+
+/* head: QUIC_BUFFER bytes. */
+void pure_quic_read(const u8 *head, u32 len, struct quic_packet *packet)
+{
+	quic_read(head, len, packet);
+}
+
+u8 pure_quic_may_begin(const struct quic_packet *packet, u32 len)
+{
+	return quic_may_begin(packet, len);
+}
+
+/* to: QUIC_BUFFER bytes. */
+u32 pure_quic_refuse(u8 *to, const u8 *head, const struct quic_packet *packet, u8 chance)
+{
+	return quic_refuse(to, head, packet, chance);
+}
+
+void pure_quic_look(struct quic_state *state, u64 now, const struct quic_policy *policy)
+{
+	quic_look(state, now, policy);
+}
+
+u8 pure_quic_judge(struct quic_state *state, u64 now, const struct quic_policy *policy)
+{
+	return quic_judge(state, now, policy);
+}
+
+u32 pure_quic_let_in(struct quic_state *state, u64 now)
+{
+	return quic_let_in(state, now);
+}
+
+void pure_quic_answer(struct quic_state *state, u32 number, u64 after_ns, u32 behind)
+{
+	quic_answer(state, number, after_ns, behind);
+}
+
+void pure_quic_settle(struct quic_state *state, u32 number)
+{
+	quic_settle(state, number);
 }

@@ -12,12 +12,13 @@ use header::Headers;
 use libbpf_cargo::SkeletonBuilder;
 
 /// What weir runs: source in bpf/ and name of the skeleton.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 11] = [
     ("discover.bpf.c", "discover"),
     ("filters.bpf.c", "filters"),
     ("guard.bpf.c", "guard"),
     ("qdisc.bpf.c", "qdisc"),
     ("queue.bpf.c", "queue"),
+    ("quic.bpf.c", "quic"),
     ("residence.bpf.c", "residence"),
     ("shape.bpf.c", "shape"),
     ("splice.bpf.c", "splice"),

@@ -93,6 +93,14 @@ fn programs() -> Vec<Mechanism> {
             needed: false,
         },
         Mechanism {
+            name: "quic",
+            purpose: "[[quic]]: new connections of QUIC servers",
+            min_kernel: "6.6; tried on 6.18",
+            state: state(crate::quic::Quic::load().and_then(|loaded| loaded.load_bare())),
+            without: "QUIC servers are not guarded",
+            needed: false,
+        },
+        Mechanism {
             name: "timewait",
             purpose: "timewait of a destination or a listener: which end is in TIME-WAIT",
             min_kernel: FROM_6_6,

@@ -11,6 +11,7 @@ pub mod gate;
 pub mod headers;
 pub mod ledger;
 pub mod packet;
+pub mod quic;
 pub mod random;
 pub mod stall;
 pub mod steady;

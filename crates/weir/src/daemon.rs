@@ -23,4 +23,5 @@ pub mod session;
 mod shaping;
 pub mod signals;
 pub mod sysctls;
+pub mod quic;
 pub mod timewait;

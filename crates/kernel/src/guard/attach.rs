@@ -12,6 +12,8 @@ use crate::watch::program_name;
 pub(crate) enum Hook {
     /// tc ingress, by tcx (kernel 6.6), before all programs of others.
     Tcx(Rank),
+    /// tc egress, before all programs of others.
+    TcxOut,
     /// XDP in the driver, never the generic one: that runs after receive steering and gains nothing.
     Xdp,
 }
@@ -31,6 +33,7 @@ pub(crate) fn link(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<
         // Before all others, whoever they are by then: the kernel need not be asked who they are, for which it waits for its
         // lock over all network settings once more.
         Hook::Tcx(Rank::Guard) => (Rank::Guard, libbpf_sys::BPF_F_BEFORE),
+        Hook::TcxOut => (Rank::Quic, libbpf_sys::BPF_F_BEFORE),
         Hook::Tcx(rank) => return link_in_order(program, ifindex, rank),
     };
     let link = create(program, ifindex, hook, &options(flags));
@@ -93,6 +96,7 @@ fn create(
 ) -> std::result::Result<OwnedFd, ()> {
     let kind = match hook {
         Hook::Tcx(_) => libbpf_sys::BPF_TCX_INGRESS,
+        Hook::TcxOut => libbpf_sys::BPF_TCX_EGRESS,
         Hook::Xdp => libbpf_sys::BPF_XDP,
     };
     // SAFETY: program is an open descriptor, opts is initialised and outlives the call.
@@ -121,8 +125,8 @@ fn explain(hook: Hook, ifindex: u32) -> Error {
     let errno = errno();
     let name = interface_name(ifindex);
     match (hook, errno) {
-        (Hook::Tcx(_), Some(libc::EINVAL)) => Error::Unsupported {
-            what: format!("attaching to tc ingress of {name}"),
+        (Hook::Tcx(_) | Hook::TcxOut, Some(libc::EINVAL)) => Error::Unsupported {
+            what: format!("attaching to tc of {name}"),
             cause: "the kernel has no tcx links".into(),
             hint: "weir needs Linux 6.6 or newer; `weir doctor` lists what this kernel has".into(),
         },
@@ -145,6 +149,7 @@ fn explain(hook: Hook, ifindex: u32) -> Error {
         },
         _ => of_errno(match hook {
             Hook::Tcx(_) => format!("attach to tc ingress of {name}"),
+            Hook::TcxOut => format!("attach to tc egress of {name}"),
             Hook::Xdp => format!("attach to XDP of {name}"),
         }),
     }

@@ -23,6 +23,7 @@ pub(crate) enum Rank {
     Front,
     Guard,
     TimeWait,
+    Quic,
 }
 
 /// What this process has attached, by the programs' ids: the kernel gives an id again after two thousand million others.

@@ -13,7 +13,7 @@ mod limits;
 pub(crate) mod listeners;
 mod load;
 mod namespaces;
-mod policy;
+pub(crate) mod policy;
 pub(crate) mod skel;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -60,7 +60,7 @@ pub(super) fn fill(
 }
 
 /// The four words of an address as they stand in memory and in packets.
-pub(super) fn words(address: &[u8; 16]) -> [u32; 4] {
+pub(crate) fn words(address: &[u8; 16]) -> [u32; 4] {
     let (words, _) = address.as_chunks();
     std::array::from_fn(|i| u32::from_ne_bytes(words[i]))
 }

@@ -7,5 +7,6 @@ pub mod negotiate;
 pub mod options;
 pub mod pure;
 pub mod qdisc;
+pub mod quic;
 pub mod run;
 mod skel;

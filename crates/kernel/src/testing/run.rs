@@ -79,7 +79,7 @@ impl Guard {
     }
 }
 
-fn judge(program: BorrowedFd<'_>, frame: &[u8]) -> Result<Judged> {
+pub(super) fn judge(program: BorrowedFd<'_>, frame: &[u8]) -> Result<Judged> {
     let mut out = vec![0u8; OUT_LEN];
     let (action, len) = test_run(program, frame, &mut out, 1)?;
     out.truncate(len);
@@ -215,6 +215,7 @@ pub fn verified_instructions() -> Result<BTreeMap<String, u32>> {
     constants.expect("the guard has constants").guards_others = 1;
     add(open.load().map_err(failed)?.object(), " (namespaces)")?;
     load!(crate::queue::skel::QueueSkelBuilder);
+    load!(crate::quic::skel::QuicSkelBuilder);
     load!(crate::residence::skel::ResidenceSkelBuilder);
     load!(crate::shape::skel::ShapeSkelBuilder);
     load!(crate::splice::skel::SpliceSkelBuilder);

@@ -42,6 +42,7 @@ use crate::daemon::session::{Glance, Session};
 use crate::daemon::shaping::Shaping;
 use crate::daemon::signals::Signals;
 use crate::daemon::sysctls::SysctlWatch;
+use crate::daemon::quic::QuicGuard;
 use crate::daemon::timewait::TimeWaits;
 use crate::failure::{Failure, Result};
 use crate::host::chains::Chains;
@@ -163,6 +164,7 @@ impl Start {
             elsewhere: Elsewhere::none(Machine::open, Namespace::current()?, self.elsewhere, now),
             told: Vec::new(),
             timewait: TimeWaits::none(self.cgroups),
+            quic: QuicGuard::none(),
             shaping: Shaping::new(&self.runtime_dir)?,
             control: None,
             end: None,
@@ -270,6 +272,7 @@ impl Daemon {
         drop(session);
         drop(elsewhere);
         drop(self.service.timewait);
+        drop(self.service.quic);
         drop(self.service.shaping);
         drop(self.frame);
         if let Some(End::Detach(client, answer)) = self.service.end {
@@ -306,6 +309,7 @@ pub struct GuardService<B> {
     follow: Option<Follow>,
     elsewhere: Elsewhere,
     timewait: TimeWaits,
+    quic: QuicGuard,
     shaping: Shaping,
     control: Option<Control>,
     end: Option<End>,
@@ -374,6 +378,7 @@ impl<B: Backend> GuardService<B> {
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.session.warnings();
         warnings.extend(self.timewait.warnings().map(str::to_owned));
+        warnings.extend(self.quic.warnings().map(str::to_owned));
         warnings.extend(self.residences.warnings());
         warnings.extend(self.shaping.warnings());
         warnings

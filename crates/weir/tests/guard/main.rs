@@ -46,6 +46,7 @@ mod measured {
     mod machine;
     mod page;
     mod pool;
+    mod quic;
     mod refusals;
     mod residence;
     mod slow;

@@ -20,6 +20,7 @@ impl<B: Backend> GuardService<B> {
         match links::list() {
             Ok(links) => {
                 self.timewait.follow_links(&links);
+                self.quic.follow_links(&links);
                 self.shaping.follow_links(&links);
                 self.session.links_changed(links);
                 self.elsewhere.links_changed();

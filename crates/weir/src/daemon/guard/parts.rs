@@ -29,7 +29,7 @@ struct Part<B> {
 
 impl<B: Backend> Part<B> {
     /// In the order in which they are put, and work. What fails most often is first: then nothing else has changed.
-    const ALL: [Part<B>; 11] = [
+    const ALL: [Part<B>; 12] = [
         Part {
             put: GuardService::put_shapes,
             due_at: |me| me.shaping.due_at(),
@@ -51,6 +51,11 @@ impl<B: Backend> Part<B> {
             put: GuardService::put_timewait,
             due_at: |me| me.timewait.due_at(),
             work: |me, now| me.timewait.work(now),
+        },
+        Part {
+            put: GuardService::put_quic,
+            due_at: |_| None,
+            work: |_, _| {},
         },
         // What of their interfaces could not be done.
         Part {
@@ -193,6 +198,18 @@ impl<B: Backend> GuardService<B> {
         }))
     }
 
+    fn put_quic(&mut self, config: &Config, _now: Instant) -> Result<Undo<B>> {
+        let before = self.quic.list().to_vec();
+        self.quic.set(config.quic.clone(), &links::list()?)?;
+        for warning in self.quic.warnings() {
+            tracing::warn!("{warning}");
+        }
+        if let Some(told) = self.quic.told() {
+            tracing::info!("{told}");
+        }
+        Ok(Box::new(|me| me.quic.set(before, &links::list()?)))
+    }
+
     fn put_events(&mut self, config: &Config, _now: Instant) -> Result<Undo<B>> {
         let before = self.refusals.settings().cloned();
         self.refusals.set(config.events.as_ref());
@@ -240,6 +257,7 @@ mod tests {
     use crate::daemon::session::Session;
     use crate::daemon::shaping::Shaping;
     use crate::daemon::sysctls::SysctlWatch;
+    use crate::daemon::quic::QuicGuard;
     use crate::daemon::timewait::TimeWaits;
     use crate::host::filters::Filters;
     use crate::host::ipvs::ServiceWatch;
@@ -270,6 +288,7 @@ mod tests {
             follow: None,
             elsewhere: Elsewhere::none(Machine::open, Namespace::with_cookie(0), true, now),
             timewait: TimeWaits::none(None),
+            quic: QuicGuard::none(),
             shaping: Shaping::new(folder.path()).unwrap(),
             control: None,
             end: None,

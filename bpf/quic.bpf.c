@@ -1,0 +1,511 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * quic.bpf.c - may one more QUIC connection begin? Attempts are held to what the
+ * server answers, as SYNs are to its listen queue.
+ *
+ * A datagram's way in (quic_in, tc ingress): one array load by destination port;
+ * one of the first byte: short headers are of established connections, and end
+ * here. Then the beginning of the first packet. An Initial that may begin a
+ * connection is judged (quic_wait.h), unless it repeats one that was. A refused
+ * one is answered with a Version Negotiation packet, or dropped. What follows it,
+ * further Initials and 0-RTT, has the same fate for a moment; then it is judged
+ * anew, for the client tries again.
+ *
+ * The way out (quic_out, tc egress): the first long packet to the client of an
+ * attempt is its answer.
+ *
+ * Everything else passes: unknown versions, Handshake packets, short datagrams,
+ * packets of other hosts, VLANs and fragments but the first. A buffer of several
+ * datagrams (GRO) is refused only if all in it are of the attempt.
+ *
+ * State. places, quic_ports: written by user space only. states, attempts: here.
+ * Both forget what is longest unused (LRU). counters: per CPU. All of it dies with
+ * the process that loaded it: nothing is pinned.
+ *
+ * Fail open: a failed lookup, a full map, a helper's error: the packet passes.
+ */
+#include "lib/kernel.h"
+#include "abi/quic.h"
+#include "lib/context.bpf.h"
+#include "lib/frame.bpf.h"
+#include "lib/packet.h"
+#include "lib/quic.h"
+#include "lib/quic_wait.h"
+#include "lib/reply.h"
+#include "lib/route.bpf.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* What follows a refused Initial is refused too for so long. A client repeats its Initial after a second (RFC 9002). */
+#define REFUSED_FOR_NS 250000000ULL
+/* Datagrams that one buffer may hold to be looked at. */
+#define SEGMENTS_MOST 8
+
+/* By port as it stands in the packet. 1: guarded at some address. */
+u8 quic_ports[65536];
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	/* Both families of a listener on every address; at a change the new ones stand beside the old ones for a moment. */
+	__uint(max_entries, 4 * WEIR_MAX_QUIC);
+	__type(key, struct quic_place);
+	__type(value, struct quic_policy);
+} places SEC(".maps");
+
+/* By the kernel address of a socket. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, WEIR_QUIC_SOCKETS);
+	__type(key, u64);
+	__type(value, struct quic_state);
+} states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, WEIR_QUIC_FLOWS);
+	__type(key, struct quic_client);
+	__type(value, struct quic_attempt);
+} attempts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, WEIR_MAX_QUIC);
+	__type(key, u32);
+	__type(value, struct quic_counters);
+} counters SEC(".maps");
+
+/* A datagram while it is judged. */
+struct datagram {
+	struct bpf_sock_tuple tuple;
+	struct quic_client client;
+	struct quic_packet packet;
+	u8 head[QUIC_BUFFER] __attribute__((aligned(8)));
+	u32 l4;			/* offset of the UDP header */
+	u32 len;		/* bytes behind it, of the first datagram where there are several */
+	u32 v6;
+	u64 now;
+};
+
+static __always_inline void count(u32 key, enum quic_verdict v)
+{
+	u64 *c = bpf_map_lookup_elem(&counters, &key);
+
+	if (c && v < QUIC_VERDICT_COUNT)
+		c[v]++;
+}
+
+/* Ports and length, if it is UDP, of a guarded port on this side, and a long packet comes first. out: it leaves. */
+static __always_inline bool is_guarded(struct __sk_buff *skb, bool out, struct datagram *d)
+{
+	void *end = skb_end(skb), *network = skb_start(skb) + link_header;
+	const struct udp *udp;
+	const u8 *first;
+
+	if (CTX_LOAD(skb, protocol) == bpf_htons(ETH_P_IP)) {
+		const struct ipv4 *ip = network;
+
+		udp = (const void *)(ip + 1);
+		first = (const void *)(udp + 1);
+		if ((const void *)(first + 1) > end)
+			return false;
+		/* The first of several fragments has all that is read here. */
+		if (ip->version_ihl != 0x45 || ip->proto != IPPROTO_UDP || (ip->frag & bpf_htons(0x1fff)))
+			return false;
+		d->v6 = 0;
+	} else if (CTX_LOAD(skb, protocol) == bpf_htons(ETH_P_IPV6)) {
+		const struct ipv6 *ip = network;
+
+		udp = (const void *)(ip + 1);
+		first = (const void *)(udp + 1);
+		if ((const void *)(first + 1) > end)
+			return false;
+		if ((ip->version_class_flow & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) || ip->next != IPPROTO_UDP)
+			return false;
+		d->v6 = 1;
+	} else {
+		return false;
+	}
+	if (!quic_ports[out ? udp->sport : udp->dport] || !quic_is_long(*first))
+		return false;
+	d->len = bpf_ntohs(udp->len);
+	return d->len > sizeof(*udp);
+}
+
+/* A driver may have left the headers, or what is behind them, in fragments. */
+static __always_inline bool pull_datagram(struct __sk_buff *skb)
+{
+	u32 linear = skb_end(skb) - skb_start(skb), want = link_header + sizeof(struct ipv6) + sizeof(struct udp) + 1;
+
+	if (linear >= want || linear >= CTX_LOAD(skb, len))
+		return false;
+	return !bpf_skb_pull_data(skb, want < CTX_LOAD(skb, len) ? want : CTX_LOAD(skb, len));
+}
+
+static __always_inline void id_copy(u8 *to, const u8 *head, u32 at, u32 len)
+{
+	for (u32 i = 0; i < WEIR_QUIC_CID_MOST; i++)
+		to[i] = i < len ? head[(at + i) & (QUIC_BUFFER - 1)] : 0;
+}
+
+/* How many bytes the first datagram has. What it says, and what there is: a made-up header is answered with nothing. */
+static __always_inline u32 datagram_len(struct __sk_buff *skb, u32 said, u32 l4)
+{
+	u32 begin = l4 + sizeof(struct udp), len = CTX_LOAD(skb, len), one = CTX_LOAD(skb, gso_size);
+
+	len = len > begin ? len - begin : 0;
+	said -= sizeof(struct udp);
+	len = said < len ? said : len;
+	return one && one < len ? one : len;
+}
+
+/* Reads addresses and the first packet. out: it is the server's, and the client's ID is where it goes. Global. */
+__noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, bool out)
+{
+	void *end = skb_end(skb), *network = skb_start(skb) + link_header;
+	struct quic_client *client;
+	struct udp *udp;
+	u32 take;
+
+	if (!d)
+		return 0;
+	client = &d->client;
+	__builtin_memset(client, 0, sizeof(*client));
+	if (d->v6) {
+		const struct ipv6 *ip = network;
+
+		udp = (void *)(ip + 1);
+		if ((void *)(udp + 1) > end)
+			return 0;
+		__builtin_memcpy(d->tuple.ipv6.saddr, ip->saddr, 16);
+		__builtin_memcpy(d->tuple.ipv6.daddr, ip->daddr, 16);
+		d->tuple.ipv6.sport = udp->sport;
+		d->tuple.ipv6.dport = udp->dport;
+		__builtin_memcpy(client->addr, out ? ip->daddr : ip->saddr, 16);
+		d->l4 = link_header + sizeof(*ip);
+	} else {
+		const struct ipv4 *ip = network;
+
+		udp = (void *)(ip + 1);
+		if ((void *)(udp + 1) > end || (!out && !ipv4_header_sound(ip)))
+			return 0;
+		d->tuple.ipv4.saddr = ip->saddr;
+		d->tuple.ipv4.daddr = ip->daddr;
+		d->tuple.ipv4.sport = udp->sport;
+		d->tuple.ipv4.dport = udp->dport;
+		client->addr[2] = bpf_htonl(0xffff);
+		client->addr[3] = out ? ip->daddr : ip->saddr;
+		d->l4 = link_header + sizeof(*ip);
+	}
+	client->port = out ? udp->dport : udp->sport;
+	client->server_port = out ? udp->sport : udp->dport;
+	d->len = datagram_len(skb, d->len, d->l4);
+	take = d->len < QUIC_HEAD ? d->len : QUIC_HEAD;
+	__builtin_memset(d->head, 0, sizeof(d->head));
+	if (take < QUIC_TO_AT + 1 || bpf_skb_load_bytes(skb, d->l4 + sizeof(*udp), d->head, take))
+		return 0;
+	quic_read(d->head, d->len, &d->packet);
+	if (d->packet.kind == QUIC_NONE)
+		return 0;
+	client->id_len = out ? d->packet.to_len : d->packet.from_len;
+	id_copy(client->id, d->head, out ? QUIC_TO_AT : quic_from_at(&d->packet), client->id_len);
+	return 1;
+}
+
+/* What holds at an address and a port. NULL: nothing. */
+static __always_inline const struct quic_policy *policy_at(struct quic_place *place, const struct datagram *d)
+{
+	const struct quic_policy *any, *exact;
+
+	__builtin_memset(place, 0, sizeof(*place));
+	place->port = d->client.server_port;
+	if (!d->v6)
+		place->addr[2] = bpf_htonl(0xffff);
+	any = bpf_map_lookup_elem(&places, place);
+	if (d->v6)
+		__builtin_memcpy(place->addr, d->tuple.ipv6.daddr, 16);
+	else
+		place->addr[3] = d->tuple.ipv4.daddr;
+	exact = bpf_map_lookup_elem(&places, place);
+	return exact ? exact : any;
+}
+
+static __always_inline bool on_interface(const struct quic_policy *policy, u32 ifindex)
+{
+	if (!policy->ifindex[0])
+		return true;
+#pragma unroll
+	for (int i = 0; i < WEIR_QUIC_INTERFACES; i++)
+		if (policy->ifindex[i] == ifindex)
+			return true;
+	return false;
+}
+
+static __always_inline bool endpoints(const struct datagram *d)
+{
+	const struct bpf_sock_tuple *tuple = &d->tuple;
+
+	return d->v6 ? endpoint6(tuple->ipv6.saddr) && endpoint6(tuple->ipv6.daddr) :
+		       endpoint4(tuple->ipv4.saddr) && endpoint4(tuple->ipv4.daddr);
+}
+
+/* Whether another datagram of the buffer, at this offset, is of the same attempt. Global: a turn of a loop. */
+__noinline int is_same_attempt(struct __sk_buff *skb, const struct datagram *d, u32 at)
+{
+	u8 head[QUIC_BUFFER] = {}, id[WEIR_QUIC_CID_MOST];
+	struct quic_packet packet;
+
+	if (!d || bpf_skb_load_bytes(skb, at, head, QUIC_HEAD))
+		return 0;
+	quic_read(head, QUIC_LEAST_INITIAL, &packet);
+	if ((packet.kind != QUIC_INITIAL && packet.kind != QUIC_ZERO_RTT) || packet.from_len != d->client.id_len)
+		return 0;
+	id_copy(id, head, quic_from_at(&packet), packet.from_len);
+	return !__builtin_memcmp(id, d->client.id, sizeof(id));
+}
+
+/* Whether all datagrams of the buffer are of the attempt. */
+static __always_inline bool is_alone(struct __sk_buff *skb, const struct datagram *d)
+{
+	u32 segments = CTX_LOAD(skb, gso_segs), size = CTX_LOAD(skb, gso_size), i;
+
+	if (segments <= 1)
+		return true;
+	if (segments > SEGMENTS_MOST)
+		return false;
+	bpf_for(i, 1, segments)
+		if (!is_same_attempt(skb, d, d->l4 + sizeof(struct udp) + i * size))
+			return false;
+	return true;
+}
+
+/* Turns the headers around, for an answer of QUIC_BUFFER bytes that are 0 behind its end. v6 is a constant. */
+static __always_inline int turn(void *data, void *data_end, bool v6, bool partial, const u8 *answer, u32 len)
+{
+	__be32 *word = data + link_header + (v6 ? sizeof(struct ipv6) : sizeof(struct ipv4));
+	u32 udp_len = sizeof(struct udp) + len;
+	u64 pseudo, body;
+	u16 sum;
+
+	if ((void *)(word + 2) > data_end)
+		return -1;
+	if (link_header)
+		swap_ethernet(data);
+	pseudo = v6 ? turn_ipv6(data + link_header, udp_len, IPPROTO_UDP) :
+		      turn_ipv4(data + link_header, udp_len, IPPROTO_UDP);
+	word[0] = word[0] << 16 | word[0] >> 16;
+	word[1] = bpf_htonl(udp_len << 16);
+	body = (u64)word[0] + word[1] + csum_words(answer, QUIC_BUFFER / 4);
+	sum = partial ? csum_fold(pseudo) : ~csum_fold(pseudo + body);
+	/* 0 is no sum. */
+	((struct udp *)word)->csum = sum ? sum : 0xffff;
+	return 0;
+}
+
+/* Makes the packet the answer, and sends it back where it came from. Global. */
+__noinline int send_negotiation(struct __sk_buff *skb, struct datagram *d)
+{
+	u8 answer[QUIC_BUFFER] __attribute__((aligned(8)));
+	u32 len, at;
+	bool partial;
+
+	if (!d)
+		return TC_DROP;
+	len = quic_refuse(answer, d->head, &d->packet, bpf_get_prandom_u32());
+	at = link_header + (d->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) + sizeof(struct udp);
+	if (len > QUIC_VN_MOST || bpf_skb_change_tail(skb, at + len, 0))
+		return TC_DROP;
+	partial = checksum_state(skb) == CHECKSUM_PARTIAL;
+	if (d->v6 ? turn(skb_start(skb), skb_end(skb), true, partial, answer, len) :
+		    turn(skb_start(skb), skb_end(skb), false, partial, answer, len))
+		return TC_DROP;
+	if (bpf_skb_store_bytes(skb, at, answer, len, 0))
+		return TC_DROP;
+	return bpf_redirect(CTX_LOAD(skb, ifindex), 0);
+}
+
+static __always_inline int refuse(struct __sk_buff *skb, const struct quic_policy *policy, struct datagram *d)
+{
+	if (policy->refuse != QUIC_REFUSE_VN || came_by_ipsec(skb))
+		return TC_DROP;
+	return send_negotiation(skb, d);
+}
+
+/* The state of a socket: its own one, or a new one. In memory: the address is a number here. Global. */
+__noinline int state_begin(const u64 *socket, u32 index)
+{
+	struct quic_state new = { .counters = index };
+
+	return socket ? !bpf_map_update_elem(&states, socket, &new, BPF_ANY) : 0;
+}
+
+static __always_inline struct quic_state *state_of(const u64 *socket, u32 index)
+{
+	struct quic_state *state = bpf_map_lookup_elem(&states, socket);
+
+	if (state && state->counters == index)
+		return state;
+	return state_begin(socket, index) ? bpf_map_lookup_elem(&states, socket) : NULL;
+}
+
+/* The socket that the datagram is for, and how full it is. 0: there is none, or one that is connected. */
+static __always_inline u64 socket_of(struct __sk_buff *skb, struct datagram *d, u32 *buffer, u32 *limit)
+{
+	u32 size = d->v6 ? sizeof(d->tuple.ipv6) : sizeof(d->tuple.ipv4);
+	struct bpf_sock *sk = bpf_sk_lookup_udp(skb, &d->tuple, size, BPF_F_CURRENT_NETNS, 0);
+	const struct sock *socket;
+	u64 address = 0;
+
+	if (!sk)
+		return 0;
+	socket = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock));
+	/* UDP has two states: this one is of sockets without a peer. */
+	if (socket->__sk_common.skc_state == TCP_CLOSE) {
+		*buffer = *(volatile int *)&socket->sk_backlog.rmem_alloc.counter;
+		*limit = *(volatile int *)&socket->sk_rcvbuf;
+		address = (u64)socket;
+	}
+	bpf_sk_release(sk);
+	return address;
+}
+
+/* An attempt is let in, whatever its verdict: in observe mode. */
+static __always_inline void begin(struct quic_state *state, const struct datagram *d, struct quic_attempt *attempt)
+{
+	attempt->behind = quic_pending(state);
+	attempt->number = quic_let_in(state, d->now);
+	attempt->fate = QUIC_UNDER_WAY;
+	bpf_map_update_elem(&attempts, &d->client, attempt, BPF_ANY);
+}
+
+/* Judges an attempt. Global. */
+__noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, struct datagram *d)
+{
+	struct quic_attempt attempt = {};
+	struct quic_state *state;
+	u32 buffer = 0, limit = 0;
+	enum quic_verdict v;
+
+	if (!policy || !d)
+		return PASS;
+	attempt.socket = socket_of(skb, d, &buffer, &limit);
+	if (!attempt.socket) {
+		count(policy->counters, VERDICT_quic_unheard);
+		return PASS;
+	}
+	state = state_of(&attempt.socket, policy->counters);
+	if (!state || !is_alone(skb, d)) {
+		count(policy->counters, VERDICT_quic_unjudged);
+		return PASS;
+	}
+	state->buffer = buffer;
+	state->buffer_limit = limit;
+	attempt.at_ns = d->now;
+	quic_look(state, d->now, policy);
+	v = quic_judge(state, d->now, policy);
+	count(policy->counters, v);
+	if (quic_lets_in(v) || policy->observe) {
+		begin(state, d, &attempt);
+		return PASS;
+	}
+	attempt.fate = QUIC_REFUSED;
+	bpf_map_update_elem(&attempts, &d->client, &attempt, BPF_ANY);
+	return refuse(skb, policy, d);
+}
+
+/* What follows the first packet of an attempt. Returns whether it is to be judged. */
+static __always_inline bool is_new(const struct quic_attempt *attempt, const struct datagram *d)
+{
+	if (!attempt)
+		return true;
+	return attempt->fate == QUIC_REFUSED && d->now - attempt->at_ns > REFUSED_FOR_NS;
+}
+
+/* Global. */
+__noinline int on_long(struct __sk_buff *skb, struct datagram *d)
+{
+	const struct quic_policy *policy;
+	struct quic_attempt *attempt;
+	struct quic_place place;
+	struct sk_buff *buffer = bpf_cast_to_kern_ctx(skb);
+	bool begins;
+
+	if (!d || !datagram_read(skb, d, false))
+		return PASS;
+	begins = quic_may_begin(&d->packet, d->len);
+	if (!begins && d->packet.kind != QUIC_INITIAL && d->packet.kind != QUIC_ZERO_RTT)
+		return PASS;
+	policy = policy_at(&place, d);
+	if (!policy || !on_interface(policy, CTX_LOAD(skb, ifindex)) || !endpoints(d))
+		return PASS;
+	d->now = bpf_ktime_get_ns();
+	attempt = bpf_map_lookup_elem(&attempts, &d->client);
+	if (is_new(attempt, d)) {
+		if (!begins || !is_for_host(skb, CTX_LOAD(skb, ifindex), (u64)buffer->dev, &d->tuple, d->v6, IPPROTO_UDP))
+			return PASS;
+		return judge(skb, policy, d);
+	}
+	/* The server has asked it for its address, and now it is to be answered. */
+	if (attempt->fate == QUIC_RETRIED && d->packet.kind == QUIC_INITIAL) {
+		struct quic_state *state = bpf_map_lookup_elem(&states, &attempt->socket);
+		struct quic_attempt again = *attempt;
+
+		again.at_ns = d->now;
+		if (state)
+			begin(state, d, &again);
+		return PASS;
+	}
+	if (attempt->fate != QUIC_REFUSED || !is_alone(skb, d))
+		return PASS;
+	count(policy->counters, VERDICT_quic_refused_again);
+	return policy->observe ? PASS : refuse(skb, policy, d);
+}
+
+/* For devices without a link header it is loaded again, with link_header = 0. */
+SEC("tc")
+int quic_in(struct __sk_buff *skb)
+{
+	struct datagram d;
+
+	if (!is_guarded(skb, false, &d) && (!pull_datagram(skb) || !is_guarded(skb, false, &d)))
+		return PASS;
+	if (in_vlan(skb) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
+		return PASS;
+	return on_long(skb, &d);
+}
+
+/* The server's first packet to the client of an attempt. Global. */
+__noinline int on_answer(struct __sk_buff *skb, struct datagram *d)
+{
+	struct quic_attempt *attempt;
+	struct quic_state *state;
+	u64 now;
+
+	if (!d || !datagram_read(skb, d, true))
+		return 0;
+	attempt = bpf_map_lookup_elem(&attempts, &d->client);
+	if (!attempt || attempt->fate != QUIC_UNDER_WAY)
+		return 0;
+	state = bpf_map_lookup_elem(&states, &attempt->socket);
+	if (!state)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (d->packet.kind == QUIC_RETRY || d->packet.kind == QUIC_NEGOTIATION) {
+		attempt->fate = QUIC_RETRIED;
+		quic_settle(state, attempt->number);
+		return 0;
+	}
+	attempt->fate = QUIC_ANSWERED;
+	quic_answer(state, attempt->number, now - attempt->at_ns, attempt->behind);
+	count(state->counters, VERDICT_quic_answered);
+	return 0;
+}
+
+SEC("tc")
+int quic_out(struct __sk_buff *skb)
+{
+	struct datagram d;
+
+	if (is_guarded(skb, true, &d))
+		on_answer(skb, &d);
+	return PASS;
+}

@@ -1,0 +1,65 @@
+//! Loading bpf/quic.bpf.c: at once for Ethernet devices, for devices without a link header when the first appears.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use libbpf_rs::skel::{OpenSkel, Skel};
+
+use super::skel::{QuicSkel, QuicSkelBuilder};
+use crate::error::{Error, Result, of_libbpf};
+use crate::object::{self, Share, SharedMaps, open, open_in};
+
+pub(super) fn load() -> Result<QuicSkel<'static>> {
+    const WHAT: &str = "load the programs that guard QUIC";
+    let open = open::<QuicSkelBuilder>().map_err(of_libbpf(WHAT))?;
+    object::load(open, WHAT)
+}
+
+/// The two programs of a device.
+pub(crate) struct Programs<'a> {
+    /// At tc ingress.
+    pub enter: BorrowedFd<'a>,
+    /// At tc egress.
+    pub leave: BorrowedFd<'a>,
+}
+
+/// The programs for devices without a link header. They share the maps of the first ones.
+#[derive(Default)]
+pub(super) struct Bare(OnceLock<(OwnedFd, OwnedFd)>);
+
+impl Bare {
+    pub(super) fn programs(&self, first: &QuicSkel<'_>) -> Result<Programs<'_>> {
+        if self.0.get().is_none() {
+            let _ = self.0.set(load_beside(first)?);
+        }
+        let (enter, leave) = self.0.get().expect("set above");
+        Ok(Programs {
+            enter: enter.as_fd(),
+            leave: leave.as_fd(),
+        })
+    }
+}
+
+fn load_beside(first: &QuicSkel<'_>) -> Result<(OwnedFd, OwnedFd)> {
+    const WHAT: &str = "load further programs that guard QUIC";
+    let failed = || of_libbpf(WHAT);
+    let mut storage = MaybeUninit::uninit();
+    let mut open = open_in::<QuicSkelBuilder>(&mut storage).map_err(failed())?;
+    let constants = open.maps.rodata_data.as_deref_mut();
+    constants.expect("it has constants").link_header = 0;
+    SharedMaps::of(first.object())?
+        .give_to(open.open_object_mut(), Share::Variables)
+        .map_err(failed())?;
+    let loaded = object::load(open, WHAT)?;
+    let keep = |program: BorrowedFd<'_>| {
+        program.try_clone_to_owned().map_err(|e| Error::Failed {
+            what: "keep a further program that guards QUIC".into(),
+            cause: e.to_string(),
+        })
+    };
+    Ok((
+        keep(loaded.progs.quic_in.as_fd())?,
+        keep(loaded.progs.quic_out.as_fd())?,
+    ))
+}

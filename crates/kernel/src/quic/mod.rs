@@ -1,0 +1,219 @@
+//! The guard of QUIC servers (bpf/quic.bpf.c): loading, attaching, policies and counters.
+
+mod load;
+mod places;
+pub(crate) mod skel;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::write_volatile;
+use std::time::Duration;
+
+use libbpf_rs::{MapCore, MapFlags};
+use weir_core::quic::{QUIC_VERDICTS, QuicCounters, QuicListener, QuicSocket};
+
+use crate::clock::now_ns;
+use crate::error::{Error, Result, of_libbpf};
+use crate::guard::attach::{Hook, link, link_header_len};
+use crate::guard::chain::Rank;
+use crate::object::{Plain, percpu, plain};
+use load::{Bare, Programs};
+use places::places_of;
+use skel::QuicSkel;
+use skel::types::{quic_counters, quic_place, quic_policy, quic_state};
+
+plain!(quic_counters, quic_place, quic_policy, quic_state);
+
+/// A socket to which no attempt has come for so long is not reported: it may be closed.
+const REPORTED_FOR_NS: u64 = 60_000_000_000;
+/// `QUIC_FORGOTTEN_NS` of bpf/lib/quic_wait.h: so long after the last attempt none waits for its answer.
+const FORGOTTEN_NS: u64 = 2_000_000_000;
+
+/// The programs, loaded, and attached where [`Quic::attach`] said. Dropping it (or the death of the process) detaches
+/// everything.
+pub struct Quic {
+    // Links before the skeleton: programs leave the hooks first.
+    links: BTreeMap<u32, [OwnedFd; 2]>,
+    skel: QuicSkel<'static>,
+    bare: Bare,
+    slots: BTreeMap<String, u16>,
+    places: BTreeMap<Vec<u8>, quic_policy>,
+}
+
+impl Quic {
+    /// Loads the BPF programs. Nothing is attached yet and no listener is known.
+    ///
+    /// # Errors
+    /// No rights, or the kernel lacks something.
+    pub fn load() -> Result<Quic> {
+        Ok(Quic {
+            links: BTreeMap::new(),
+            skel: load::load()?,
+            bare: Bare::default(),
+            slots: BTreeMap::new(),
+            places: BTreeMap::new(),
+        })
+    }
+
+    /// Loads the programs for devices without a link header, which the first such device would.
+    pub(crate) fn load_bare(&self) -> Result<()> {
+        self.bare.programs(&self.skel).map(drop)
+    }
+
+    /// Puts these in force, at most [`QuicListener::MOST`], no two of one address. A listener keeps its counters by its
+    /// name. Each is put in force for itself: an attempt that comes meanwhile is judged by the old or by the new one.
+    ///
+    /// # Errors
+    /// The kernel takes no more: then some of them may be in force.
+    pub fn apply(&mut self, listeners: &[QuicListener]) -> Result<()> {
+        self.slots = self.assign_slots(listeners)?;
+        let wanted = places_of(listeners, &self.slots);
+        let map = &self.skel.maps.places;
+        for (place, policy) in &wanted {
+            map.update(place, policy.bytes(), MapFlags::ANY)
+                .map_err(of_libbpf("put a QUIC listener in force"))?;
+        }
+        for place in self.places.keys().filter(|at| !wanted.contains_key(*at)) {
+            map.delete(place)
+                .map_err(of_libbpf("take a QUIC listener away"))?;
+        }
+        self.places = wanted;
+        self.mark_ports(listeners);
+        Ok(())
+    }
+
+    fn mark_ports(&mut self, listeners: &[QuicListener]) {
+        let mut guarded = vec![0u8; 1 << 16];
+        for listener in listeners {
+            guarded[usize::from(listener.address.port.to_be())] = 1;
+        }
+        let bss = self.skel.maps.bss_data.as_deref_mut();
+        let ports = &mut bss.expect("its globals are mapped").quic_ports;
+        for (to, port) in ports.iter_mut().zip(guarded) {
+            // SAFETY: mapped and aligned; the programs only read it.
+            unsafe { write_volatile(to, port) };
+        }
+    }
+
+    /// Slots of counters by name; a listener that stays keeps its own, and that of a new one begins with zero.
+    fn assign_slots(&self, listeners: &[QuicListener]) -> Result<BTreeMap<String, u16>> {
+        let staying = |one: &&QuicListener| self.slots.contains_key(&one.name);
+        let stays = listeners.iter().filter(staying);
+        let mut slots: BTreeMap<String, u16> = stays
+            .map(|one| (one.name.clone(), self.slots[&one.name]))
+            .collect();
+        for one in listeners.iter().filter(|one| !staying(one)) {
+            let free = (0..QuicListener::MOST as u16)
+                .find(|slot| !slots.values().any(|used| used == slot))
+                .ok_or_else(|| Error::Failed {
+                    what: "guard a QUIC server".into(),
+                    cause: format!("there are more than {} of them", QuicListener::MOST),
+                })?;
+            percpu::reset::<quic_counters>(&self.skel.maps.counters, free)
+                .map_err(of_libbpf("reset the counters of a QUIC listener"))?;
+            slots.insert(one.name.clone(), free);
+        }
+        Ok(slots)
+    }
+
+    /// Attaches to one interface (tcx ingress and egress). Attaching twice is no error.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on link layers other than Ethernet and bare IP; else what the kernel refused.
+    pub fn attach(&mut self, ifindex: u32) -> Result<()> {
+        if self.links.contains_key(&ifindex) {
+            return Ok(());
+        }
+        let header = link_header_len(ifindex)?.ok_or_else(|| Error::Unsupported {
+            what: "[[quic]] on this interface".into(),
+            cause: "it carries neither Ethernet frames nor bare IP packets".into(),
+            hint: "connections through it are left alone".into(),
+        })?;
+        let programs = match header {
+            0 => self.bare.programs(&self.skel)?,
+            _ => self.programs(),
+        };
+        // First the way out: without it no answer is seen.
+        let leave = link(programs.leave, ifindex, Hook::TcxOut)?;
+        let enter = link(programs.enter, ifindex, Hook::Tcx(Rank::Quic))?;
+        self.links.insert(ifindex, [enter, leave]);
+        Ok(())
+    }
+
+    pub(crate) fn programs(&self) -> Programs<'_> {
+        Programs {
+            enter: self.skel.progs.quic_in.as_fd(),
+            leave: self.skel.progs.quic_out.as_fd(),
+        }
+    }
+
+    /// Detaches from one interface; no error if not attached.
+    pub fn detach(&mut self, ifindex: u32) {
+        self.links.remove(&ifindex);
+    }
+
+    /// Counters of the listener with this name, since it was first guarded.
+    ///
+    /// # Errors
+    /// There is no such listener, or they cannot be read.
+    pub fn counters(&self, name: &str) -> Result<QuicCounters> {
+        let mut sum = QuicCounters::default();
+        let values = percpu::values::<quic_counters>(&self.skel.maps.counters, self.slot(name)?);
+        for cpu in values.map_err(of_libbpf("read the counters of a QUIC listener"))? {
+            let (counts, _) = cpu.bytes().as_chunks::<8>();
+            for (to, count) in sum.0.iter_mut().zip(counts) {
+                *to += u64::from_ne_bytes(*count);
+            }
+        }
+        Ok(sum)
+    }
+
+    /// The sockets of this listener's server to which attempts have come within a minute.
+    ///
+    /// # Errors
+    /// There is no such listener, or they cannot be read.
+    pub fn sockets(&self, name: &str) -> Result<Vec<QuicSocket>> {
+        let slot = u32::from(self.slot(name)?);
+        let (states, now) = (&self.skel.maps.states, now_ns());
+        let mut sockets = Vec::new();
+        for socket in states.keys() {
+            let state = states.lookup(&socket, MapFlags::ANY);
+            let state = state.map_err(of_libbpf("read how a QUIC server answers"))?;
+            let state = state.and_then(|bytes| quic_state::read(&bytes));
+            // Another may have taken its place since.
+            let its = state.filter(|state| state.counters == slot);
+            sockets.extend(its.and_then(|state| report(&state, now)));
+        }
+        Ok(sockets)
+    }
+
+    fn slot(&self, name: &str) -> Result<u16> {
+        self.slots.get(name).copied().ok_or_else(|| Error::Failed {
+            what: format!("count for \"{name}\""),
+            cause: "no such QUIC listener".into(),
+        })
+    }
+}
+
+/// `None`: nothing has come for long.
+fn report(state: &quic_state, now: u64) -> Option<QuicSocket> {
+    let silent = now.saturating_sub(state.admitted_ns);
+    if silent > REPORTED_FOR_NS {
+        return None;
+    }
+    let pending = match silent > FORGOTTEN_NS {
+        true => 0,
+        false => state.admitted.wrapping_sub(state.answered),
+    };
+    let service = (state.service_ns > 0).then(|| Duration::from_nanos(state.service_ns));
+    Some(QuicSocket {
+        pending,
+        wait: service.map(|service| service * pending),
+        service,
+        buffer: state.buffer,
+        buffer_limit: state.buffer_limit,
+        standing: state.standing != 0 && pending > 0,
+    })
+}
+
+const _: () = assert!(size_of::<quic_counters>() == 8 * QUIC_VERDICTS.len());

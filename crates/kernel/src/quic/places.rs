@@ -1,0 +1,105 @@
+//! From QUIC listeners to what the programs look up: ports, places and their policies.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use weir_core::listener::Mode;
+use weir_core::policy::mapped;
+use weir_core::quic::QuicListener;
+
+use super::skel::types::{quic_place, quic_policy};
+use crate::guard::policy::words;
+use crate::object::Plain;
+
+/// Stands in the list of a listener none of whose interfaces exists (yet): matches no packet.
+const NO_INTERFACE: u32 = u32::MAX;
+const EVERY_IPV4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const EVERY_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+
+/// Each place as the bytes of its key, with its policy. `slots`: counters slot of each listener, by name.
+pub(super) fn places_of(
+    listeners: &[QuicListener],
+    slots: &BTreeMap<String, u16>,
+) -> BTreeMap<Vec<u8>, quic_policy> {
+    let mut places = BTreeMap::new();
+    for listener in listeners {
+        let policy = policy_of(listener, slots[&listener.name]);
+        for ip in addresses(listener, listeners) {
+            let place = quic_place {
+                addr: words(&mapped(ip)),
+                port: listener.address.port.to_be(),
+                pad: 0,
+            };
+            places.insert(place.bytes().to_vec(), policy);
+        }
+    }
+    places
+}
+
+/// Like a dual-stack socket, one on `::` is on every IPv4 address too that no other one names.
+fn addresses(listener: &QuicListener, all: &[QuicListener]) -> Vec<IpAddr> {
+    let port = listener.address.port;
+    let is_on_ipv4 = |other: &&QuicListener| {
+        other.address.port == port && other.address.ip == Some(EVERY_IPV4)
+    };
+    match listener.address.ip {
+        None => vec![EVERY_IPV4, EVERY_IPV6],
+        Some(ip) if ip == EVERY_IPV6 && !all.iter().any(|one| is_on_ipv4(&one)) => {
+            vec![EVERY_IPV4, EVERY_IPV6]
+        }
+        Some(ip) => vec![ip],
+    }
+}
+
+fn policy_of(listener: &QuicListener, slot: u16) -> quic_policy {
+    let share = |of: f64| (of * 1024.0).round() as u32;
+    let mut policy = quic_policy {
+        target_wait_ns: listener.target_wait.as_nanos() as u64,
+        interval_ns: listener.interval.as_nanos() as u64,
+        room_1024: share(listener.room),
+        floor_1024: share(listener.floor),
+        counters: slot,
+        refuse: listener.refuse as u8,
+        observe: (listener.mode == Mode::Observe).into(),
+        ..Default::default()
+    };
+    for (to, name) in policy.ifindex.iter_mut().zip(&listener.interfaces) {
+        *to = nix::net::if_::if_nametoindex(name.as_str()).unwrap_or(NO_INTERFACE);
+    }
+    policy
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::listener::ListenAddress;
+
+    use super::*;
+
+    fn on(name: &str, ip: Option<&str>) -> QuicListener {
+        let ip = ip.map(|ip| ip.parse().unwrap());
+        QuicListener::new(name, ListenAddress { ip, port: 443 })
+    }
+
+    fn names(listeners: &[QuicListener]) -> Vec<(IpAddr, &str)> {
+        let of = |one| {
+            let all = addresses(one, listeners).into_iter();
+            all.map(|ip| (ip, one.name.as_str()))
+        };
+        listeners.iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn a_listener_on_every_address_is_found_by_both_families() {
+        assert_eq!(names(&[on("all", None)]).len(), 2);
+        assert_eq!(names(&[on("dual", Some("::"))]).len(), 2);
+        let apart = [on("six", Some("::")), on("four", Some("0.0.0.0"))];
+        assert_eq!(names(&apart), [(EVERY_IPV6, "six"), (EVERY_IPV4, "four")]);
+    }
+
+    #[test]
+    fn shares_are_of_1024() {
+        let policy = policy_of(&on("all", None), 3);
+        assert_eq!((policy.room_1024, policy.floor_1024), (512, 128));
+        assert_eq!((policy.counters, policy.target_wait_ns), (3, 20_000_000));
+    }
+}

@@ -1,0 +1,157 @@
+//! The pure C of QUIC (bpf/lib/quic.h, quic_wait.h), compiled natively, and test runs of its programs.
+
+use std::os::fd::AsFd;
+
+use weir_core::class::Bucket;
+use weir_core::quic::{QUIC_VERDICTS, QuicVerdict};
+use weir_models::quic::{HEAD, QuicRule, QuicWait};
+
+use super::run::{Judged, judge};
+use super::skel::types::quic_packet;
+use crate::error::Result;
+use crate::quic::Quic;
+use crate::quic::skel::types::{quic_policy, quic_state};
+
+/// `QUIC_BUFFER` of bpf/lib/quic.h.
+const BUFFER: usize = 64;
+
+unsafe extern "C" {
+    fn pure_quic_read(head: *const u8, len: u32, packet: *mut quic_packet);
+    fn pure_quic_may_begin(packet: *const quic_packet, len: u32) -> u8;
+    fn pure_quic_refuse(
+        to: *mut u8,
+        head: *const u8,
+        packet: *const quic_packet,
+        chance: u8,
+    ) -> u32;
+    fn pure_quic_look(state: *mut quic_state, now: u64, policy: *const quic_policy);
+    fn pure_quic_judge(state: *mut quic_state, now: u64, policy: *const quic_policy) -> u8;
+    fn pure_quic_let_in(state: *mut quic_state, now: u64) -> u32;
+    fn pure_quic_answer(state: *mut quic_state, number: u32, after_ns: u64, behind: u32);
+    fn pure_quic_settle(state: *mut quic_state, number: u32);
+}
+
+/// What the C reads of a datagram.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CPacket {
+    /// `enum quic_kind`.
+    pub kind: u8,
+    /// Destination's connection ID.
+    pub to: Vec<u8>,
+    /// Source's connection ID.
+    pub from: Vec<u8>,
+    /// It may begin a connection.
+    pub may_begin: bool,
+    /// The answer that refuses it.
+    pub refusal: Vec<u8>,
+}
+
+/// `quic_read()`, `quic_may_begin()` and `quic_refuse()`. `None`: it is not read.
+pub fn read(datagram: &[u8], chance: u8) -> Option<CPacket> {
+    let (mut head, mut packet) = ([0; BUFFER], quic_packet::default());
+    let take = datagram.len().min(HEAD);
+    head[..take].copy_from_slice(&datagram[..take]);
+    let len = datagram.len() as u32;
+    // SAFETY: the buffer has as many bytes as the C reads.
+    unsafe { pure_quic_read(head.as_ptr(), len, &mut packet) };
+    if packet.kind == 0 {
+        return None;
+    }
+    let mut refusal = [0xff; BUFFER];
+    // SAFETY: both buffers have as many bytes as the C reads and writes.
+    let written =
+        unsafe { pure_quic_refuse(refusal.as_mut_ptr(), head.as_ptr(), &packet, chance) };
+    assert!(refusal[written as usize..].iter().all(|byte| *byte == 0));
+    let (to, from) = (usize::from(packet.to_len), usize::from(packet.from_len));
+    Some(CPacket {
+        kind: packet.kind,
+        to: head[6..6 + to].to_vec(),
+        from: head[7 + to..7 + to + from].to_vec(),
+        // SAFETY: the packet lives through the call.
+        may_begin: unsafe { pure_quic_may_begin(&packet, len) != 0 },
+        refusal: refusal[..written as usize].to_vec(),
+    })
+}
+
+/// `struct quic_state` and what is done with it.
+#[derive(Default)]
+pub struct CQuicWait(quic_state);
+
+impl CQuicWait {
+    /// Says how full the receive buffer is.
+    pub fn set_buffer(&mut self, buffer: u32, limit: u32) {
+        (self.0.buffer, self.0.buffer_limit) = (buffer, limit);
+    }
+
+    /// `quic_look()` and `quic_judge()`.
+    pub fn judge(&mut self, now: u64, rule: &QuicRule) -> QuicVerdict {
+        let policy = quic_policy {
+            target_wait_ns: rule.target_ns,
+            interval_ns: rule.interval_ns,
+            room_1024: rule.room_1024,
+            floor_1024: rule.floor_1024,
+            refuse: rule.refuse as u8,
+            ..Default::default()
+        };
+        // SAFETY: the state is exclusively ours, and the policy lives through the calls.
+        let verdict = unsafe {
+            pure_quic_look(&mut self.0, now, &policy);
+            pure_quic_judge(&mut self.0, now, &policy)
+        };
+        QUIC_VERDICTS[usize::from(verdict)].verdict
+    }
+
+    /// `quic_let_in()`.
+    pub fn let_in(&mut self, now: u64) -> u32 {
+        // SAFETY: the state is exclusively ours.
+        unsafe { pure_quic_let_in(&mut self.0, now) }
+    }
+
+    /// `quic_answer()`.
+    pub fn answer(&mut self, number: u32, after_ns: u64, behind: u32) {
+        // SAFETY: the state is exclusively ours.
+        unsafe { pure_quic_answer(&mut self.0, number, after_ns, behind) }
+    }
+
+    /// `quic_settle()`.
+    pub fn settle(&mut self, number: u32) {
+        // SAFETY: the state is exclusively ours.
+        unsafe { pure_quic_settle(&mut self.0, number) }
+    }
+
+    /// Its fields, in the model's words.
+    pub fn state(&self) -> QuicWait {
+        QuicWait {
+            service_ns: self.0.service_ns,
+            above_ns: self.0.above_ns,
+            last_above_ns: self.0.last_above_ns,
+            admitted_ns: self.0.admitted_ns,
+            floor: Bucket {
+                next: self.0.floor_next,
+            },
+            admitted: self.0.admitted,
+            answered: self.0.answered,
+            standing: self.0.standing != 0,
+            buffer: self.0.buffer,
+            buffer_limit: self.0.buffer_limit,
+        }
+    }
+}
+
+impl Quic {
+    /// Runs the program for tc ingress once on a frame of at least 14 bytes.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn judge_in(&self, frame: &[u8]) -> Result<Judged> {
+        judge(self.programs().enter.as_fd(), frame)
+    }
+
+    /// The same for tc egress.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn judge_out(&self, frame: &[u8]) -> Result<Judged> {
+        judge(self.programs().leave.as_fd(), frame)
+    }
+}

@@ -1,0 +1,353 @@
+//! QUIC: the C against its model on random input, and the loaded programs on single datagrams (BPF_PROG_TEST_RUN, as
+//! root). The seed is printed; set WEIR_SEED to run one again.
+
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+use proptest::prelude::*;
+use weir_core::listener::{ListenAddress, Mode};
+use weir_core::quic::{QuicListener, QuicRefuse, QuicVerdict};
+use weir_kernel::Quic;
+use weir_kernel::testing::quic::{CQuicWait, read};
+use weir_models::quic::{LongPacket, NO_VERSION, PacketKind, QuicRule, QuicWait};
+use weir_testbed::{needs, netns};
+
+mod seed;
+use seed::runner;
+
+const PASS: i32 = -1;
+const DROP: i32 = 2;
+const REDIRECT: i32 = 7;
+const PORT: u16 = 4433;
+const CLIENT: u16 = 5000;
+
+/// Of either version, one that nobody knows, and that of a negotiation.
+fn version() -> impl Strategy<Value = u32> {
+    prop_oneof![3 => Just(1u32), 3 => Just(0x6b33_43cf), 1 => Just(0), 1 => any::<u32>()]
+}
+
+/// Long packets, most of them sound; some cut off.
+fn datagram() -> impl Strategy<Value = Vec<u8>> {
+    let id = || prop::collection::vec(any::<u8>(), 0..=21);
+    let parts = (any::<u8>(), version(), id(), id(), 0usize..1400, 0u8..10);
+    parts.prop_map(|(flags, version, to, from, len, cut)| {
+        let mut all = vec![if flags & 7 == 0 { flags } else { flags | 0xc0 }];
+        all.extend(version.to_be_bytes());
+        for id in [&to, &from] {
+            all.push(id.len() as u8);
+            all.extend(id);
+        }
+        match cut {
+            0 => all.truncate(len % (all.len() + 1)),
+            _ => all.resize(all.len().max(len), 0xaa),
+        }
+        all
+    })
+}
+
+#[test]
+fn c_reads_and_refuses_a_long_packet_as_the_model_does() {
+    let any_bytes = prop::collection::vec(any::<u8>(), 0..80);
+    let input = prop_oneof![5 => datagram(), 1 => any_bytes];
+    runner(200_000)
+        .run(&(input, any::<u8>()), |(datagram, chance)| {
+            let model = LongPacket::read(&datagram);
+            let c = read(&datagram, chance);
+            prop_assert_eq!(c.is_some(), model.is_some());
+            if let (Some(c), Some(model)) = (c, model) {
+                prop_assert_eq!(c.kind, model.kind as u8);
+                prop_assert_eq!((&*c.to, &*c.from), (model.to, model.from));
+                prop_assert_eq!(c.may_begin, model.may_begin(datagram.len()));
+                prop_assert_eq!(&c.refusal, &model.refusal(chance));
+                // Never longer than what it answers.
+                prop_assert!(!c.may_begin || c.refusal.len() < datagram.len());
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Attempt,
+    Answer(u64, u32),
+    Settle(u32),
+    Buffer(u32),
+}
+
+#[test]
+fn c_goes_through_the_model_s_states() {
+    let back = || prop_oneof![4 => 0u32..4, 1 => any::<u32>()];
+    let event = prop_oneof![
+        4 => Just(Event::Attempt),
+        2 => (0u64..5_000_000_000, back()).prop_map(|(after, behind)| Event::Answer(after, behind)),
+        1 => back().prop_map(Event::Settle),
+        1 => (0u32..1200).prop_map(Event::Buffer),
+    ];
+    let step = prop_oneof![6 => 0u64..3_000_000, 2 => 0u64..200_000_000, 1 => 0u64..5_000_000_000];
+    let rule = (1u64..50_000_000, 1u64..200_000_000, 0u32..1025, 0u32..1025, any::<bool>());
+    let rule = rule.prop_map(|(target_ns, interval_ns, room_1024, floor_1024, vn)| QuicRule {
+        target_ns,
+        interval_ns,
+        room_1024,
+        floor_1024,
+        refuse: if vn { QuicRefuse::Vn } else { QuicRefuse::Drop },
+    });
+    let events = prop::collection::vec((step, event), 1..300);
+    runner(5_000)
+        .run(&(rule, events), |(rule, events)| {
+            let (mut c, mut model) = (CQuicWait::default(), QuicWait::default());
+            let mut now = 1u64;
+            for (step, event) in events {
+                now += step;
+                match event {
+                    Event::Attempt => {
+                        model.look(now, &rule);
+                        let verdict = model.judge(now, &rule);
+                        prop_assert_eq!(c.judge(now, &rule), verdict);
+                        if [QuicVerdict::QuicAdmitted, QuicVerdict::QuicFloor].contains(&verdict) {
+                            prop_assert_eq!(c.let_in(now), model.let_in(now));
+                        }
+                    }
+                    Event::Answer(after, back) => {
+                        let number = model.admitted.wrapping_sub(back);
+                        c.answer(number, after, back);
+                        model.answer(number, after, back);
+                    }
+                    Event::Settle(back) => {
+                        let number = model.admitted.wrapping_sub(back);
+                        c.settle(number);
+                        model.settle(number);
+                    }
+                    Event::Buffer(bytes) => {
+                        c.set_buffer(bytes, 1000);
+                        (model.buffer, model.buffer_limit) = (bytes, 1000);
+                    }
+                }
+                prop_assert_eq!(c.state(), model);
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// A QUIC listener on loopback, of which every attempt is refused: any byte in the buffer is too much.
+struct World {
+    quic: Quic,
+    socket: UdpSocket,
+}
+
+impl World {
+    fn new(change: impl FnOnce(&mut QuicListener)) -> World {
+        netns::enter_new().expect("a network namespace of our own");
+        let mut quic = Quic::load().expect("the programs load");
+        let address = ListenAddress { ip: None, port: PORT };
+        let mut listener = QuicListener::new("h3", address);
+        (listener.room, listener.floor) = (0.001, 0.0);
+        change(&mut listener);
+        quic.apply(&[listener]).unwrap();
+        let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
+        World { quic, socket }
+    }
+
+    /// Fills the buffer over `room`.
+    fn fill(&self) {
+        let from = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        from.send_to(&[0; 1000], (Ipv4Addr::LOCALHOST, PORT)).unwrap();
+        let mut bytes = [0; 1];
+        self.socket.peek(&mut bytes).unwrap();
+    }
+
+    fn count(&self, verdict: QuicVerdict) -> u64 {
+        self.quic.counters("h3").unwrap().get(verdict)
+    }
+}
+
+fn initial(to: &[u8], from: &[u8], len: usize) -> Vec<u8> {
+    let mut datagram = vec![0xc3, 0, 0, 0, 1];
+    for id in [to, from] {
+        datagram.push(id.len() as u8);
+        datagram.extend(id);
+    }
+    datagram.resize(len, 0x55);
+    datagram
+}
+
+fn frame(v6: bool, payload: &[u8]) -> Vec<u8> {
+    framed(v6, CLIENT, PORT, payload)
+}
+
+fn framed(v6: bool, from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2([0; 6], [0; 6]);
+    let builder = match v6 {
+        true => builder.ipv6(Ipv6Addr::LOCALHOST.octets(), Ipv6Addr::LOCALHOST.octets(), 64),
+        false => builder.ipv4([127, 0, 0, 1], [127, 0, 0, 1], 64),
+    };
+    let mut frame = Vec::new();
+    builder.udp(from, to).write(&mut frame, payload).unwrap();
+    frame
+}
+
+/// The datagram of an answer, whose ports, addresses and sums are right.
+fn answer(frame: &[u8]) -> Vec<u8> {
+    let sliced = SlicedPacket::from_ethernet(frame).unwrap();
+    let Some(TransportSlice::Udp(udp)) = sliced.transport else {
+        panic!("no UDP: {frame:02x?}");
+    };
+    assert_eq!((udp.source_port(), udp.destination_port()), (PORT, CLIENT));
+    let header = udp.to_header();
+    let sum = match sliced.net.unwrap() {
+        etherparse::NetSlice::Ipv4(ip) => {
+            let ip = ip.header().to_header();
+            assert_eq!(ip.calc_header_checksum(), ip.header_checksum);
+            header.calc_checksum_ipv4(&ip, udp.payload())
+        }
+        etherparse::NetSlice::Ipv6(ip) => {
+            header.calc_checksum_ipv6(&ip.header().to_header(), udp.payload())
+        }
+        _ => panic!("no IP"),
+    };
+    assert_eq!(sum.unwrap(), udp.checksum());
+    udp.payload().to_vec()
+}
+
+fn as_root() -> bool {
+    needs::root("BPF_PROG_TEST_RUN")
+}
+
+#[test]
+fn an_attempt_that_finds_no_room_gets_a_version_negotiation_packet() {
+    if !as_root() {
+        return;
+    }
+    let world = World::new(|_| {});
+    world.fill();
+    for v6 in [false, true] {
+        for (to, from) in [(8, 0), (20, 20), (9, 3)] {
+            let (to, from) = (vec![1; to], vec![2; from]);
+            let attempt = frame(v6, &initial(&to, &from, 1200));
+            let judged = world.quic.judge_in(&attempt).unwrap();
+            assert_eq!(judged.action, REDIRECT, "{v6} {to:?} {from:?}");
+            let datagram = answer(&judged.frame);
+            let read = LongPacket::read(&datagram).unwrap();
+            assert_eq!(read.kind, PacketKind::Negotiation);
+            assert_eq!((read.to, read.from), (&*from, &*to));
+            assert!(datagram.ends_with(&NO_VERSION.to_be_bytes()));
+        }
+    }
+    assert_eq!(world.count(QuicVerdict::QuicVnRoom), 6);
+}
+
+#[test]
+fn what_is_no_attempt_passes_whatever_the_server() {
+    if !as_root() {
+        return;
+    }
+    let world = World::new(|_| {});
+    world.fill();
+    let long = |flags: u8, version: u32, to: usize, len: usize| {
+        let mut datagram = initial(&vec![1; to], &[2; 4], len);
+        datagram[0] = flags;
+        datagram[1..5].copy_from_slice(&version.to_be_bytes());
+        datagram
+    };
+    for v6 in [false, true] {
+        for (what, datagram) in [
+            ("a short header", vec![0x43; 1200]),
+            ("a short datagram", long(0xc3, 1, 8, 1199)),
+            ("an unknown version", long(0xc3, 0x0a0a_0a0a, 8, 1200)),
+            ("without the fixed bit", long(0x83, 1, 8, 1200)),
+            ("a Handshake packet", long(0xe3, 1, 8, 1200)),
+            ("an Initial to the server's own ID", long(0xc3, 1, 4, 1200)),
+            ("0-RTT of an unknown attempt", long(0xd3, 1, 8, 1200)),
+            ("an ID that is too long", long(0xc3, 1, 21, 1200)),
+            ("nothing", Vec::new()),
+        ] {
+            let sent = frame(v6, &datagram);
+            let judged = world.quic.judge_in(&sent).unwrap();
+            assert_eq!(judged.action, PASS, "{what}");
+            assert_eq!(judged.frame, sent, "{what}");
+        }
+        // It says that it has 1200 bytes: an answer would be longer.
+        let mut short = frame(v6, &initial(&[1; 8], &[2; 4], 40));
+        let length = if v6 { 14 + 40 + 4 } else { 14 + 20 + 4 };
+        short[length..length + 2].copy_from_slice(&1208u16.to_be_bytes());
+        assert_eq!(world.quic.judge_in(&short).unwrap().action, PASS);
+        let elsewhere = framed(v6, CLIENT, PORT + 1, &initial(&[1; 8], &[2; 4], 1200));
+        assert_eq!(world.quic.judge_in(&elsewhere).unwrap().action, PASS);
+    }
+    assert_eq!(world.quic.counters("h3").unwrap().let_in(), 0);
+    assert_eq!(world.quic.counters("h3").unwrap().refused(), 0);
+}
+
+#[test]
+fn what_follows_a_refused_initial_has_its_fate_and_what_follows_an_admitted_one_too() {
+    if !as_root() {
+        return;
+    }
+    let world = World::new(|listener| listener.refuse = QuicRefuse::Drop);
+    let admitted = frame(false, &initial(&[1; 8], &[1; 4], 1200));
+    assert_eq!(world.quic.judge_in(&admitted).unwrap().action, PASS);
+    world.fill();
+    let refused = frame(false, &initial(&[1; 8], &[2; 4], 1200));
+    let mut zero_rtt = initial(&[1; 8], &[2; 4], 600);
+    zero_rtt[0] = 0xd3;
+    for (action, sent) in [
+        (PASS, &admitted),
+        (DROP, &refused),
+        (DROP, &refused),
+        (DROP, &frame(false, &zero_rtt)),
+        (PASS, &admitted),
+    ] {
+        assert_eq!(world.quic.judge_in(sent).unwrap().action, action);
+    }
+    assert_eq!(world.count(QuicVerdict::QuicAdmitted), 1);
+    assert_eq!(world.count(QuicVerdict::QuicDroppedRoom), 1);
+    assert_eq!(world.count(QuicVerdict::QuicRefusedAgain), 2);
+}
+
+#[test]
+fn in_observe_mode_all_pass_and_are_counted() {
+    if !as_root() {
+        return;
+    }
+    let world = World::new(|listener| listener.mode = Mode::Observe);
+    world.fill();
+    let sent = frame(true, &initial(&[1; 8], &[2; 4], 1200));
+    let judged = world.quic.judge_in(&sent).unwrap();
+    assert_eq!((judged.action, judged.frame), (PASS, sent));
+    assert_eq!(world.count(QuicVerdict::QuicVnRoom), 1);
+}
+
+#[test]
+fn an_answer_is_seen_when_it_leaves() {
+    if !as_root() {
+        return;
+    }
+    let world = World::new(|_| {});
+    let sent = frame(false, &initial(&[1; 8], &[2; 4], 1200));
+    world.quic.judge_in(&sent).unwrap();
+    let pending = || world.quic.sockets("h3").unwrap()[0].pending;
+    assert_eq!(pending(), 1);
+    // To another client; then to this one.
+    for (id, left) in [([9; 4], 1), ([2; 4], 0)] {
+        let mut answer = initial(&id, &[7; 8], 1200);
+        answer[0] = 0xc1;
+        let leaves = framed(false, PORT, CLIENT, &answer);
+        assert_eq!(world.quic.judge_out(&leaves).unwrap().action, PASS);
+        assert_eq!(pending(), left);
+    }
+    assert_eq!(world.count(QuicVerdict::QuicAnswered), 1);
+    assert!(world.quic.sockets("h3").unwrap()[0].service.is_some());
+}
+
+#[test]
+fn where_nobody_listens_an_attempt_passes() {
+    if !as_root() {
+        return;
+    }
+    let world = World::new(|listener| listener.address.port = PORT + 2);
+    let sent = framed(false, CLIENT, PORT + 2, &initial(&[1; 8], &[2; 4], 1200));
+    assert_eq!(world.quic.judge_in(&sent).unwrap().action, PASS);
+    assert_eq!(world.count(QuicVerdict::QuicUnheard), 1);
+}

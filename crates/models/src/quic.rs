@@ -1,0 +1,421 @@
+//! What weir reads of a QUIC packet, and whether one more connection may begin: the models of bpf/lib/quic.h and
+//! bpf/lib/quic_wait.h.
+//!
+//! A datagram is what UDP carries, from its first byte on; a head is what is read of it ([`HEAD`]).
+
+use weir_core::abi;
+use weir_core::class::{Bucket, BucketLimit, UNITS_PER_NS};
+use weir_core::quic::{QuicRefuse, QuicVerdict};
+
+/// So much of a datagram is read at most: flags, version and both connection IDs with their lengths.
+pub const HEAD: usize = 1 + 4 + 2 * (1 + MOST_ID);
+/// Longest connection ID in versions 1 and 2.
+pub const MOST_ID: usize = abi::QUIC_CID_MOST as usize;
+/// Datagrams with a client's Initial are at least so long (RFC 9000, Section 14.1).
+pub const LEAST_INITIAL: usize = 1200;
+/// And its connection ID for the server, until the server has chosen one (Section 7.2).
+pub const LEAST_FIRST_ID: usize = 8;
+/// The version that a refusal lists, which no client has (Section 6.3).
+pub const NO_VERSION: u32 = 0x1a2a_3a4a;
+const V1: u32 = 1;
+/// RFC 9369.
+const V2: u32 = 0x6b33_43cf;
+
+/// What a long packet is (`enum quic_kind` of bpf/lib/quic.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PacketKind {
+    /// The first of a client, and the server's answer to it.
+    Initial = 1,
+    /// Requests of a client that has been there before.
+    ZeroRtt,
+    /// What follows.
+    Handshake,
+    /// The server asks the client to prove its address.
+    Retry,
+    /// Version Negotiation.
+    Negotiation,
+}
+
+/// The head of a long packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LongPacket<'a> {
+    /// What it is.
+    pub kind: PacketKind,
+    /// Destination's connection ID.
+    pub to: &'a [u8],
+    /// Source's connection ID.
+    pub from: &'a [u8],
+}
+
+impl LongPacket<'_> {
+    /// Reads a datagram's first packet. `None`: it has a short header, an unknown version or ends too soon.
+    pub fn read(datagram: &[u8]) -> Option<LongPacket<'_>> {
+        let (&flags, rest) = datagram.split_first()?;
+        // The form bit, and the fixed one.
+        if flags & 0xc0 != 0xc0 {
+            return None;
+        }
+        let (version, rest) = rest.split_first_chunk::<4>()?;
+        let (to, rest) = id(rest)?;
+        let (from, _) = id(rest)?;
+        let kind = kind_of(u32::from_be_bytes(*version), flags >> 4 & 3)?;
+        Some(LongPacket { kind, to, from })
+    }
+
+    /// Whether a client's datagram of so many bytes may begin a connection.
+    pub fn may_begin(&self, len: usize) -> bool {
+        self.kind == PacketKind::Initial && len >= LEAST_INITIAL && self.to.len() >= LEAST_FIRST_ID
+    }
+
+    /// The Version Negotiation packet that ends this attempt. Of `chance` six bits are used.
+    pub fn refusal(&self, chance: u8) -> Vec<u8> {
+        let mut answer = vec![0xc0 | chance & 0x3f, 0, 0, 0, 0];
+        for id in [self.from, self.to] {
+            answer.push(id.len() as u8);
+            answer.extend_from_slice(id);
+        }
+        answer.extend_from_slice(&NO_VERSION.to_be_bytes());
+        answer
+    }
+}
+
+/// A connection ID behind its length, and what follows.
+fn id(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&len, rest) = bytes.split_first()?;
+    (usize::from(len) <= MOST_ID).then(|| rest.split_at_checked(len.into()))?
+}
+
+fn kind_of(version: u32, kind: u8) -> Option<PacketKind> {
+    use PacketKind::{Handshake, Initial, Negotiation, Retry, ZeroRtt};
+    let order = match version {
+        0 => return Some(Negotiation),
+        V1 => [Initial, ZeroRtt, Handshake, Retry],
+        V2 => [Retry, Initial, ZeroRtt, Handshake],
+        _ => return None,
+    };
+    Some(order[usize::from(kind)])
+}
+
+/// So long after the last attempt was let in, none of them is answered any more.
+pub const FORGOTTEN_NS: u64 = 2_000_000_000;
+/// An answer that takes longer is none of a busy server's.
+pub const SERVICE_MAX_NS: u64 = 4_000_000_000;
+
+/// The part of a policy that judges an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuicRule {
+    /// The wait from which on it refuses, ns.
+    pub target_ns: u64,
+    /// How long the wait must stand over the target before, ns.
+    pub interval_ns: u64,
+    /// Share of the receive buffer above which it refuses, in 1/1024; 0: the buffer does not count.
+    pub room_1024: u32,
+    /// Share of the server's answers that new attempts have all the same, in 1/1024.
+    pub floor_1024: u32,
+    /// What a refused one gets.
+    pub refuse: QuicRefuse,
+}
+
+/// How a socket's server answers new connections (struct quic_state).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QuicWait {
+    /// From one answer to the next of a busy server, a moving mean; 0: not known.
+    pub service_ns: u64,
+    /// Since when the wait is over the target; 0: it is not.
+    pub above_ns: u64,
+    /// When it was last seen over the target.
+    pub last_above_ns: u64,
+    /// When an attempt was last let in.
+    pub admitted_ns: u64,
+    /// When the floor has its next one.
+    pub floor: Bucket,
+    /// Attempts let in, ever; wraps.
+    pub admitted: u32,
+    /// The newest of them that the server has answered; wraps.
+    pub answered: u32,
+    /// It refuses while the wait is over the target.
+    pub standing: bool,
+    /// Bytes in the receive buffer.
+    pub buffer: u32,
+    /// Bytes that may be there.
+    pub buffer_limit: u32,
+}
+
+impl QuicWait {
+    /// Attempts that were let in and are not answered.
+    pub fn pending(&self) -> u32 {
+        self.admitted.wrapping_sub(self.answered)
+    }
+
+    /// How long the next attempt waits for its answer, ns; 0: not known.
+    pub fn wait_ns(&self) -> u64 {
+        u64::from(self.pending()).wrapping_mul(self.service_ns)
+    }
+
+    /// One look, when an attempt comes.
+    pub fn look(&mut self, now: u64, rule: &QuicRule) {
+        if is_longer(now, self.admitted_ns, FORGOTTEN_NS) {
+            self.answered = self.admitted;
+        }
+        if self.wait_ns() >= rule.target_ns {
+            if self.above_ns == 0 {
+                self.above_ns = now;
+            }
+            self.standing |= now.wrapping_sub(self.above_ns) as i64 >= rule.interval_ns as i64;
+            self.last_above_ns = now;
+        } else if !self.standing
+            || now.wrapping_sub(self.last_above_ns) as i64 >= rule.interval_ns as i64
+        {
+            self.standing = false;
+            self.above_ns = 0;
+        }
+    }
+
+    /// What becomes of an attempt, after a look.
+    pub fn judge(&mut self, now: u64, rule: &QuicRule) -> QuicVerdict {
+        let fill = u64::from(self.buffer) << 10;
+        let room = u64::from(self.buffer_limit) * u64::from(rule.room_1024);
+        let full = rule.room_1024 > 0 && fill > room;
+        let late = self.standing && self.wait_ns() >= rule.target_ns;
+        if !full && !late {
+            return QuicVerdict::QuicAdmitted;
+        }
+        if self.floor_lets_in(now, rule) {
+            return QuicVerdict::QuicFloor;
+        }
+        match (full, rule.refuse) {
+            (true, QuicRefuse::Vn) => QuicVerdict::QuicVnRoom,
+            (true, QuicRefuse::Drop) => QuicVerdict::QuicDroppedRoom,
+            (false, QuicRefuse::Vn) => QuicVerdict::QuicVnWait,
+            (false, QuicRefuse::Drop) => QuicVerdict::QuicDroppedWait,
+        }
+    }
+
+    fn floor_lets_in(&mut self, now: u64, rule: &QuicRule) -> bool {
+        let each = (self.service_ns << 10).checked_div(rule.floor_1024.into());
+        let interval = each.unwrap_or(0) * UNITS_PER_NS;
+        let tolerance = 0;
+        let limit = BucketLimit {
+            interval,
+            tolerance,
+        };
+        interval > 0 && self.floor.take(now, &limit)
+    }
+
+    /// The number of an attempt that is let in now.
+    pub fn let_in(&mut self, now: u64) -> u32 {
+        self.admitted_ns = now;
+        self.admitted = self.admitted.wrapping_add(1);
+        self.admitted
+    }
+
+    /// The server has answered the attempt with this number: after so long, and so many others were not answered before
+    /// it.
+    pub fn answer(&mut self, number: u32, after_ns: u64, behind: u32) {
+        self.settle(number);
+        let sample = (after_ns / (u64::from(behind) + 1)).min(SERVICE_MAX_NS);
+        let mean = match self.service_ns {
+            0 => sample,
+            known => known - known / 8 + sample / 8,
+        };
+        self.service_ns = mean.max(1);
+    }
+
+    /// The attempt needs no answer that tells anything.
+    pub fn settle(&mut self, number: u32) {
+        if number.wrapping_sub(self.answered) as i32 > 0 {
+            self.answered = number;
+        }
+    }
+}
+
+fn is_longer(now: u64, since: u64, ns: u64) -> bool {
+    now.wrapping_sub(since) as i64 > ns as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const RULE: QuicRule = QuicRule {
+        target_ns: 20 * MS,
+        interval_ns: 100 * MS,
+        room_1024: 512,
+        floor_1024: 128,
+        refuse: QuicRefuse::Vn,
+    };
+
+    fn initial(version: u32, to: &[u8], from: &[u8]) -> Vec<u8> {
+        let flags = if version == V2 { 0xd0 } else { 0xc0 };
+        let mut datagram = vec![flags];
+        datagram.extend(version.to_be_bytes());
+        for id in [to, from] {
+            datagram.push(id.len() as u8);
+            datagram.extend(id);
+        }
+        datagram.resize(1200, 7);
+        datagram
+    }
+
+    #[test]
+    fn an_initial_of_either_version_may_begin_a_connection() {
+        for version in [V1, V2] {
+            let datagram = initial(version, &[1; 8], &[2; 5]);
+            let packet = LongPacket::read(&datagram).unwrap();
+            assert_eq!((packet.to, packet.from), (&[1; 8][..], &[2; 5][..]));
+            assert!(packet.may_begin(1200) && !packet.may_begin(1199));
+        }
+        // After a Retry the server has chosen.
+        let later = initial(V1, &[1; 4], &[2; 5]);
+        assert!(!LongPacket::read(&later).unwrap().may_begin(1200));
+        assert_eq!(LongPacket::read(&initial(5, &[1; 8], &[])), None);
+    }
+
+    #[test]
+    fn a_refusal_lists_no_version_of_the_client_and_names_it_by_its_id() {
+        let datagram = initial(V1, &[1; 20], &[2; 20]);
+        let answer = LongPacket::read(&datagram).unwrap().refusal(0xff);
+        let read = LongPacket::read(&answer).unwrap();
+        assert_eq!(read.kind, PacketKind::Negotiation);
+        assert_eq!((read.to, read.from), (&[2; 20][..], &[1; 20][..]));
+        assert!(answer.ends_with(&NO_VERSION.to_be_bytes()) && answer.len() == 51);
+    }
+
+    /// One worker that answers in its order, each in the same time.
+    struct Server {
+        wait: QuicWait,
+        service_ns: u64,
+        /// Number, when it came, how many before it.
+        queue: VecDeque<(u32, u64, u32)>,
+        free_at: u64,
+        let_in: usize,
+        refused: usize,
+        longest: u64,
+    }
+
+    impl Server {
+        fn new(service_ns: u64) -> Server {
+            Server {
+                wait: QuicWait {
+                    buffer_limit: 1 << 20,
+                    ..QuicWait::default()
+                },
+                service_ns,
+                queue: VecDeque::new(),
+                free_at: 0,
+                let_in: 0,
+                refused: 0,
+                longest: 0,
+            }
+        }
+
+        fn work(&mut self, now: u64) {
+            while let Some(&(number, came, behind)) = self.queue.front() {
+                let done = self.free_at.max(came) + self.service_ns;
+                if done > now {
+                    return;
+                }
+                self.queue.pop_front();
+                self.free_at = done;
+                self.longest = self.longest.max(done - came);
+                self.wait.answer(number, done - came, behind);
+            }
+        }
+
+        /// Attempts each so many ns, for so long.
+        fn offer(&mut self, from: u64, each: u64, until: u64) {
+            for now in (from..until).step_by(each as usize) {
+                self.work(now);
+                self.wait.look(now, &RULE);
+                match self.wait.judge(now, &RULE) {
+                    QuicVerdict::QuicAdmitted | QuicVerdict::QuicFloor => {
+                        let behind = self.wait.pending();
+                        let number = self.wait.let_in(now);
+                        self.queue.push_back((number, now, behind));
+                        self.let_in += 1;
+                    }
+                    _ => self.refused += 1,
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn below_capacity_and_in_bursts_nobody_is_refused() {
+        let mut server = Server::new(2 * MS);
+        server.offer(MS, 5 * MS / 2, 20_000 * MS);
+        // 60 in 20 ms, on an idle server.
+        server.offer(30_000 * MS, MS / 3, 30_020 * MS);
+        assert_eq!(server.refused, 0);
+    }
+
+    #[test]
+    fn in_overload_the_server_stays_busy_and_its_wait_near_the_target() {
+        for times in [2, 4, 20] {
+            let mut server = Server::new(2 * MS);
+            server.offer(MS, 2 * MS / times, 10_000 * MS);
+            // As many as it can serve in ten seconds, and those that wait.
+            assert!((4950..5100).contains(&server.let_in), "{}", server.let_in);
+            let refused = server.refused;
+            server.longest = 0;
+            server.offer(10_000 * MS, 2 * MS / times, 20_000 * MS);
+            assert!(server.refused > refused);
+            assert!(server.longest < 60 * MS, "{} ns", server.longest);
+        }
+    }
+
+    #[test]
+    fn it_lets_in_again_when_the_load_has_gone() {
+        let mut server = Server::new(2 * MS);
+        server.offer(MS, MS / 2, 5_000 * MS);
+        assert!(server.wait.standing);
+        server.offer(5_300 * MS, 5 * MS / 2, 5_500 * MS);
+        let refused = server.refused;
+        server.offer(5_500 * MS, 5 * MS / 2, 10_000 * MS);
+        assert_eq!(server.refused, refused);
+    }
+
+    #[test]
+    fn a_server_that_never_answers_refuses_nobody_for_the_wait() {
+        let mut server = Server::new(u64::MAX >> 2);
+        server.offer(MS, MS, 1_000 * MS);
+        assert_eq!(server.refused, 0);
+    }
+
+    #[test]
+    fn a_server_that_has_stopped_has_the_floor_only() {
+        let mut server = Server::new(2 * MS);
+        server.offer(MS, 5 * MS, 1_000 * MS);
+        server.service_ns = u64::MAX >> 2;
+        server.offer(1_000 * MS, 5 * MS, 11_000 * MS);
+        // An eighth of 500/s: one each 16 ms, of those that come each 5 ms.
+        let floor = 10_000 / 20;
+        let let_in = 2_200 - server.refused - 200;
+        assert!((floor..floor + 60).contains(&let_in), "{let_in}");
+    }
+
+    #[test]
+    fn a_full_buffer_refuses_whatever_the_wait() {
+        let mut wait = QuicWait {
+            buffer: 600,
+            buffer_limit: 1000,
+            ..QuicWait::default()
+        };
+        let mut judge = |room_1024| {
+            wait.judge(
+                MS,
+                &QuicRule {
+                    room_1024,
+                    ..RULE
+                },
+            )
+        };
+        assert_eq!(judge(512), QuicVerdict::QuicVnRoom);
+        assert_eq!(judge(700), QuicVerdict::QuicAdmitted);
+        assert_eq!(judge(0), QuicVerdict::QuicAdmitted);
+    }
+}

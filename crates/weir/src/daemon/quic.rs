@@ -1,0 +1,173 @@
+//! Guarding QUIC servers (`[[quic]]`): the listeners in force, and where their programs are attached.
+
+use std::collections::BTreeMap;
+
+use weir_core::listener::Mode;
+use weir_core::quic::{QuicCounters, QuicListener, QuicSocket};
+use weir_kernel::Quic;
+
+use crate::failure::Result;
+use crate::host::links::Link;
+use crate::show::describe;
+
+/// The QUIC listeners in force. Without one nothing is loaded.
+pub struct QuicGuard {
+    list: Vec<QuicListener>,
+    kernel: Option<Quic>,
+    /// Interfaces with the programs on them, by index: their names, or why they are not there.
+    interfaces: BTreeMap<u32, std::result::Result<String, String>>,
+}
+
+/// A QUIC listener as it is now.
+pub struct QuicReport<'a> {
+    /// What was asked for.
+    pub listener: &'a QuicListener,
+    /// What has become of attempts.
+    pub counters: QuicCounters,
+    /// Its server's sockets.
+    pub sockets: Vec<QuicSocket>,
+    /// Its programs are on one interface at least.
+    pub in_force: bool,
+    /// Why they are not on all of them.
+    pub warning: Option<String>,
+}
+
+impl QuicGuard {
+    /// None yet.
+    pub fn none() -> QuicGuard {
+        QuicGuard {
+            list: Vec::new(),
+            kernel: None,
+            interfaces: BTreeMap::new(),
+        }
+    }
+
+    /// Puts these in force. A listener that stays keeps its counters.
+    ///
+    /// # Errors
+    /// The programs cannot be loaded, or the kernel does not take the listeners: what was in force is again.
+    pub fn set(&mut self, list: Vec<QuicListener>, links: &[Link]) -> Result<()> {
+        if list.is_empty() {
+            *self = QuicGuard::none();
+            return Ok(());
+        }
+        match &mut self.kernel {
+            Some(kernel) => {
+                if let Err(error) = kernel.apply(&list) {
+                    kernel.apply(&self.list)?;
+                    return Err(error.into());
+                }
+            }
+            None => {
+                let mut kernel = Quic::load()?;
+                kernel.apply(&list)?;
+                self.kernel = Some(kernel);
+            }
+        }
+        self.list = list;
+        self.attach(links);
+        Ok(())
+    }
+
+    /// The listeners in force.
+    pub fn list(&self) -> &[QuicListener] {
+        &self.list
+    }
+
+    /// Attaches to interfaces that have come, and knows by their new numbers those that have come again.
+    pub fn follow_links(&mut self, links: &[Link]) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        if self.list.iter().any(|one| !one.interfaces.is_empty())
+            && let Err(error) = kernel.apply(&self.list)
+        {
+            tracing::error!("QUIC listeners do not follow the interfaces: {error}");
+        }
+        self.attach(links);
+    }
+
+    /// One that is a port of another carries none of the host's connections.
+    fn attach(&mut self, links: &[Link]) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        let wants = |link: &Link| self.list.iter().any(|one| is_for(one, &link.name));
+        let wanted = links.iter().filter(|link| !link.port && wants(link));
+        let wanted: BTreeMap<u32, &Link> = wanted.map(|link| (link.index, link)).collect();
+        self.interfaces.retain(|index, _| {
+            let stays = wanted.contains_key(index);
+            if !stays {
+                kernel.detach(*index);
+            }
+            stays
+        });
+        for (index, link) in wanted {
+            let attached = kernel.attach(index).map(|()| link.name.clone());
+            let failed = |error| format!("QUIC through {}: {error}", link.name);
+            self.interfaces.insert(index, attached.map_err(failed));
+        }
+    }
+
+    /// What is not as asked for, a sentence each.
+    pub fn warnings(&self) -> impl Iterator<Item = &str> {
+        let interfaces = self.interfaces.values();
+        interfaces.filter_map(|at| at.as_ref().err().map(String::as_str))
+    }
+
+    /// How many are in force, in words; `None`: there is none.
+    pub fn told(&self) -> Option<String> {
+        let all = self.list.len();
+        let observed = self.list.iter().filter(|one| one.mode == Mode::Observe);
+        let observed = match observed.count() {
+            0 => String::new(),
+            count => format!(", {count} in observe mode"),
+        };
+        (all > 0).then(|| {
+            let listeners = describe::count(all, "QUIC listener");
+            format!("{listeners} in force{observed}")
+        })
+    }
+
+    /// Every listener as it is now.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn report(&self) -> Result<Vec<QuicReport<'_>>> {
+        let Some(kernel) = &self.kernel else {
+            return Ok(Vec::new());
+        };
+        let report = |listener| {
+            Ok(QuicReport {
+                listener,
+                counters: kernel.counters(&listener.name)?,
+                sockets: kernel.sockets(&listener.name)?,
+                in_force: self.attached(listener).next().is_some(),
+                warning: self.warning(listener),
+            })
+        };
+        self.list.iter().map(report).collect()
+    }
+
+    /// The names of the interfaces on which this one is guarded.
+    fn attached(&self, listener: &QuicListener) -> impl Iterator<Item = &str> {
+        let names = self.interfaces.values().flatten().map(String::as_str);
+        names.filter(|name| is_for(listener, name))
+    }
+
+    fn warning(&self, listener: &QuicListener) -> Option<String> {
+        let on: Vec<&str> = self.attached(listener).collect();
+        let absent = listener.interfaces.iter().map(String::as_str);
+        let absent: Vec<&str> = absent.filter(|name| !on.contains(name)).collect();
+        match (absent.is_empty(), on.is_empty()) {
+            (false, _) => Some(format!("not on {}", absent.join(", "))),
+            (true, true) => Some("on no interface".to_owned()),
+            (true, false) => self.warnings().next().map(str::to_owned),
+        }
+    }
+}
+
+/// Whether a listener is to be guarded on the interface of this name.
+fn is_for(listener: &QuicListener, interface: &str) -> bool {
+    listener.interfaces.is_empty() || listener.interfaces.iter().any(|name| name == interface)
+}

@@ -1,0 +1,121 @@
+//! QUIC servers of one worker, and crowds of clients that come on a schedule.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use weir_testbed::quic::{
+    CrowdResult, QuicServer, QuicServerKind, Request, Steady, SteadyResult, crowd,
+};
+
+use crate::common::{Bed, PORT};
+
+/// What the worker takes for a new connection: 200/s.
+const SERVICE: Duration = Duration::from_millis(5);
+const PEAK: f64 = 200.0;
+const SECONDS: f64 = 8.0;
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A second's worth of clients may come before weir knows how fast the server answers.
+const LEAST_SERVED: f64 = 0.95 * PEAK * SECONDS;
+/// As the table of docs/quic.md has it.
+const MOST_MEAN: Duration = Duration::from_millis(60);
+
+fn inside() -> QuicServerKind {
+    QuicServerKind::QueuesInside { service: SERVICE }
+}
+
+fn in_socket() -> QuicServerKind {
+    QuicServerKind::QueuesInSocket {
+        service: SERVICE,
+        receive_buffer_bytes: 1 << 20,
+    }
+}
+
+fn mean(times: &[Duration]) -> Duration {
+    times.iter().sum::<Duration>() / times.len().max(1) as u32
+}
+
+/// A crowd at the guarded server, beside connections that are established and go on asking.
+fn run(bed: &Bed, kind: QuicServerKind, times: f64) -> (CrowdResult, SteadyResult) {
+    let path = bed.veth4();
+    let server = QuicServer::start(bed.server(), path.at(PORT), kind).unwrap();
+    let (stop, to) = (AtomicBool::new(false), server.address());
+    let steady = Steady {
+        to,
+        connections: 5,
+        every: Duration::from_millis(250),
+        late_after: Duration::from_millis(200),
+        lost_after: Duration::from_secs(5),
+        request: Request::echo(b"still there?"),
+    };
+    std::thread::scope(|scope| {
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let stop = &stop;
+        let asking = scope.spawn(move || {
+            steady.run(path.client, stop, || ready.send(()).unwrap()).unwrap()
+        });
+        is_ready.recv().unwrap();
+        let came = crowd(path.client, to, times * PEAK, SECONDS, PATIENCE);
+        stop.store(true, Ordering::Relaxed);
+        (came.unwrap(), asking.join().unwrap())
+    })
+}
+
+fn guarded(bed: &Bed, keys: &str) -> crate::common::Weir {
+    bed.run(&format!("[[quic]]\nname = \"h3\"\naddress = \"*:{PORT}\"\n{keys}"))
+}
+
+#[test]
+fn in_a_crowd_the_server_stays_at_its_peak_and_answers_at_once_whom_it_takes() {
+    for (kind, times) in [(inside(), 2.0), (inside(), 4.0), (in_socket(), 4.0)] {
+        let Some(bed) = Bed::new() else { return };
+        let _weir = guarded(&bed, "");
+        let (crowd, steady) = run(&bed, kind, times);
+        let served = crowd.connected.len();
+        let told = format!(
+            "{kind:?} at {times}: {served} served after {:?}, {} refused after {:?}, {} timed out, {:?}; {steady:?}; {}",
+            mean(&crowd.connected),
+            crowd.version_refused.len(),
+            mean(&crowd.version_refused),
+            crowd.timed_out,
+            crowd.other,
+            bed.status()["quic"],
+        );
+        println!("{told}");
+        assert!(served as f64 >= LEAST_SERVED, "{told}");
+        assert!(mean(&crowd.connected) <= MOST_MEAN, "{told}");
+        assert_eq!((crowd.timed_out, crowd.other.len()), (0, 0), "{told}");
+        assert!(mean(&crowd.version_refused) < SERVICE * 2, "{told}");
+        assert_eq!(steady.lost + steady.ended, 0, "{told}");
+        let counters = &bed.status()["quic"][0]["counters"];
+        let refused = counters["quic_vn_wait"].as_u64().unwrap_or(0)
+            + counters["quic_vn_room"].as_u64().unwrap_or(0);
+        assert_eq!(refused, crowd.version_refused.len() as u64, "{told}");
+    }
+}
+
+#[test]
+fn below_its_peak_and_in_bursts_nobody_is_refused() {
+    for kind in [inside(), in_socket()] {
+        let Some(bed) = Bed::new() else { return };
+        let _weir = guarded(&bed, "");
+        let (half, _) = run(&bed, kind, 0.5);
+        assert_eq!(half.connected.len(), half.clients(), "{kind:?}: {half:?}");
+        // 60 in 20 ms, each time when it is idle again.
+        let path = bed.veth4();
+        let server = QuicServer::start(bed.server(), path.at(PORT), kind).unwrap();
+        for _ in 0..5 {
+            let burst = crowd(path.client, server.address(), 3000.0, 0.02, PATIENCE).unwrap();
+            assert_eq!(burst.connected.len(), 60, "{kind:?}: {burst:?}");
+        }
+    }
+}
+
+#[test]
+fn in_observe_mode_nobody_is_refused() {
+    let Some(bed) = Bed::new() else { return };
+    let _weir = guarded(&bed, "mode = \"observe\"\n");
+    let (crowd, _) = run(&bed, inside(), 2.0);
+    assert_eq!(crowd.version_refused.len(), 0);
+    let counters = &bed.status()["quic"][0]["counters"];
+    assert!(counters["quic_vn_wait"].as_u64().unwrap() > 0, "{counters}");
+}
