@@ -141,12 +141,6 @@ static __always_inline bool pull_datagram(struct __sk_buff *skb)
 	return !bpf_skb_pull_data(skb, want < CTX_LOAD(skb, len) ? want : CTX_LOAD(skb, len));
 }
 
-static __always_inline void id_copy(u8 *to, const u8 *head, u32 at, u32 len)
-{
-	for (u32 i = 0; i < WEIR_QUIC_CID_MOST; i++)
-		to[i] = i < len ? head[(at + i) & (QUIC_BUFFER - 1)] : 0;
-}
-
 /* How many bytes the first datagram has. What it says, and what there is: a made-up header is answered with nothing. */
 static __always_inline u32 datagram_len(struct __sk_buff *skb, u32 said, u32 l4)
 {
@@ -162,6 +156,7 @@ static __always_inline u32 datagram_len(struct __sk_buff *skb, u32 said, u32 l4)
 __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, bool out)
 {
 	void *end = skb_end(skb), *network = skb_start(skb) + link_header;
+	u8 id[QUIC_BUFFER] = {};
 	struct quic_client *client;
 	struct udp *udp;
 	u32 take;
@@ -207,7 +202,8 @@ __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, bool out
 	if (d->packet.kind == QUIC_NONE)
 		return 0;
 	client->id_len = out ? d->packet.to_len : d->packet.from_len;
-	id_copy(client->id, d->head, out ? QUIC_TO_AT : quic_from_at(&d->packet), client->id_len);
+	quic_copy_id(id, 0, d->head, out ? QUIC_TO_AT : quic_from_at(&d->packet), client->id_len);
+	__builtin_memcpy(client->id, id, sizeof(client->id));
 	return 1;
 }
 
@@ -251,7 +247,7 @@ static __always_inline bool endpoints(const struct datagram *d)
 /* Whether another datagram of the buffer, at this offset, is of the same attempt. Global: a turn of a loop. */
 __noinline int is_same_attempt(struct __sk_buff *skb, const struct datagram *d, u32 at)
 {
-	u8 head[QUIC_BUFFER] = {}, id[WEIR_QUIC_CID_MOST];
+	u8 head[QUIC_BUFFER] = {}, id[QUIC_BUFFER] = {};
 	struct quic_packet packet;
 
 	if (!d || bpf_skb_load_bytes(skb, at, head, QUIC_HEAD))
@@ -259,8 +255,8 @@ __noinline int is_same_attempt(struct __sk_buff *skb, const struct datagram *d, 
 	quic_read(head, QUIC_LEAST_INITIAL, &packet);
 	if ((packet.kind != QUIC_INITIAL && packet.kind != QUIC_ZERO_RTT) || packet.from_len != d->client.id_len)
 		return 0;
-	id_copy(id, head, quic_from_at(&packet), packet.from_len);
-	return !__builtin_memcmp(id, d->client.id, sizeof(id));
+	quic_copy_id(id, 0, head, quic_from_at(&packet), packet.from_len);
+	return !__builtin_memcmp(id, d->client.id, sizeof(d->client.id));
 }
 
 /* Whether all datagrams of the buffer are of the attempt. */
