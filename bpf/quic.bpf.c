@@ -79,12 +79,31 @@ struct datagram {
 	struct bpf_sock_tuple tuple;
 	struct quic_client client;
 	struct quic_packet packet;
-	u8 head[QUIC_BUFFER] __attribute__((aligned(8)));
+	u8 head[QUIC_BUFFER];
+	u8 scratch[QUIC_BUFFER] __attribute__((aligned(8)));
 	u32 l4;			/* offset of the UDP header */
 	u32 len;		/* bytes behind it, of the first datagram where there are several */
 	u32 v6;
 	u64 now;
 };
+
+/*
+ * One for each way and CPU: on the stack there is no room for it. It is for one packet at a time: these programs run in
+ * softirqs, or where none may come between, and none sends a packet that comes by again before it ends.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, u32);
+	__type(value, struct datagram);
+} datagrams SEC(".maps");
+
+static __always_inline struct datagram *datagram_of(bool out)
+{
+	u32 key = out;
+
+	return bpf_map_lookup_elem(&datagrams, &key);
+}
 
 static __always_inline void count(u32 key, enum quic_verdict v)
 {
@@ -94,11 +113,16 @@ static __always_inline void count(u32 key, enum quic_verdict v)
 		c[v]++;
 }
 
-/* Ports and length, if it is UDP, of a guarded port on this side, and a long packet comes first. out: it leaves. */
-static __always_inline bool is_guarded(struct __sk_buff *skb, bool out, struct datagram *d)
+/*
+ * The length by the UDP header, if the port on this side is guarded and a long packet comes first; else 0. The highest
+ * bit: IPv6. out: the datagram leaves.
+ */
+#define LEN_V6 (1U << 31)
+static __always_inline u32 guarded_len(struct __sk_buff *skb, bool out)
 {
 	void *end = skb_end(skb), *network = skb_start(skb) + link_header;
 	const struct udp *udp;
+	u32 v6 = 0, len;
 	const u8 *first;
 
 	if (CTX_LOAD(skb, protocol) == bpf_htons(ETH_P_IP)) {
@@ -107,28 +131,27 @@ static __always_inline bool is_guarded(struct __sk_buff *skb, bool out, struct d
 		udp = (const void *)(ip + 1);
 		first = (const void *)(udp + 1);
 		if ((const void *)(first + 1) > end)
-			return false;
+			return 0;
 		/* The first of several fragments has all that is read here. */
 		if (ip->version_ihl != 0x45 || ip->proto != IPPROTO_UDP || (ip->frag & bpf_htons(0x1fff)))
-			return false;
-		d->v6 = 0;
+			return 0;
 	} else if (CTX_LOAD(skb, protocol) == bpf_htons(ETH_P_IPV6)) {
 		const struct ipv6 *ip = network;
 
 		udp = (const void *)(ip + 1);
 		first = (const void *)(udp + 1);
 		if ((const void *)(first + 1) > end)
-			return false;
+			return 0;
 		if ((ip->version_class_flow & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) || ip->next != IPPROTO_UDP)
-			return false;
-		d->v6 = 1;
+			return 0;
+		v6 = LEN_V6;
 	} else {
-		return false;
+		return 0;
 	}
 	if (!quic_ports[out ? udp->sport : udp->dport] || !quic_is_long(*first))
-		return false;
-	d->len = bpf_ntohs(udp->len);
-	return d->len > sizeof(*udp);
+		return 0;
+	len = bpf_ntohs(udp->len);
+	return len > sizeof(*udp) ? len | v6 : 0;
 }
 
 /* A driver may have left the headers, or what is behind them, in fragments. */
@@ -152,11 +175,13 @@ static __always_inline u32 datagram_len(struct __sk_buff *skb, u32 said, u32 l4)
 	return one && one < len ? one : len;
 }
 
-/* Reads addresses and the first packet. out: it is the server's, and the client's ID is where it goes. Global. */
-__noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, bool out)
+/*
+ * Reads addresses and the first packet. said: as of guarded_len(). out: it is the server's, and the client's ID is where
+ * it goes. Global.
+ */
+__noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, u32 said, bool out)
 {
 	void *end = skb_end(skb), *network = skb_start(skb) + link_header;
-	u8 id[QUIC_BUFFER] = {};
 	struct quic_client *client;
 	struct udp *udp;
 	u32 take;
@@ -164,6 +189,7 @@ __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, bool out
 	if (!d)
 		return 0;
 	client = &d->client;
+	d->v6 = said >> 31;
 	__builtin_memset(client, 0, sizeof(*client));
 	if (d->v6) {
 		const struct ipv6 *ip = network;
@@ -193,7 +219,7 @@ __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, bool out
 	}
 	client->port = out ? udp->dport : udp->sport;
 	client->server_port = out ? udp->sport : udp->dport;
-	d->len = datagram_len(skb, d->len, d->l4);
+	d->len = datagram_len(skb, said & ~LEN_V6, d->l4);
 	take = d->len < QUIC_HEAD ? d->len : QUIC_HEAD;
 	__builtin_memset(d->head, 0, sizeof(d->head));
 	if (take < QUIC_TO_AT + 1 || bpf_skb_load_bytes(skb, d->l4 + sizeof(*udp), d->head, take))
@@ -202,8 +228,8 @@ __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, bool out
 	if (d->packet.kind == QUIC_NONE)
 		return 0;
 	client->id_len = out ? d->packet.to_len : d->packet.from_len;
-	quic_copy_id(id, 0, d->head, out ? QUIC_TO_AT : quic_from_at(&d->packet), client->id_len);
-	__builtin_memcpy(client->id, id, sizeof(client->id));
+	quic_copy_id(d->scratch, 0, d->head, out ? QUIC_TO_AT : quic_from_at(&d->packet), client->id_len);
+	__builtin_memcpy(client->id, d->scratch, sizeof(client->id));
 	return 1;
 }
 
@@ -245,9 +271,9 @@ static __always_inline bool endpoints(const struct datagram *d)
 }
 
 /* Whether another datagram of the buffer, at this offset, is of the same attempt. Global: a turn of a loop. */
-__noinline int is_same_attempt(struct __sk_buff *skb, const struct datagram *d, u32 at)
+__noinline int is_same_attempt(struct __sk_buff *skb, struct datagram *d, u32 at)
 {
-	u8 head[QUIC_BUFFER] = {}, id[QUIC_BUFFER] = {};
+	u8 head[QUIC_BUFFER] = {};
 	struct quic_packet packet;
 
 	if (!d || bpf_skb_load_bytes(skb, at, head, QUIC_HEAD))
@@ -255,12 +281,12 @@ __noinline int is_same_attempt(struct __sk_buff *skb, const struct datagram *d, 
 	quic_read(head, QUIC_LEAST_INITIAL, &packet);
 	if ((packet.kind != QUIC_INITIAL && packet.kind != QUIC_ZERO_RTT) || packet.from_len != d->client.id_len)
 		return 0;
-	quic_copy_id(id, 0, head, quic_from_at(&packet), packet.from_len);
-	return !__builtin_memcmp(id, d->client.id, sizeof(d->client.id));
+	quic_copy_id(d->scratch, 0, head, quic_from_at(&packet), packet.from_len);
+	return !__builtin_memcmp(d->scratch, d->client.id, sizeof(d->client.id));
 }
 
 /* Whether all datagrams of the buffer are of the attempt. */
-static __always_inline bool is_alone(struct __sk_buff *skb, const struct datagram *d)
+static __always_inline bool is_alone(struct __sk_buff *skb, struct datagram *d)
 {
 	u32 segments = CTX_LOAD(skb, gso_segs), size = CTX_LOAD(skb, gso_size), i;
 
@@ -300,12 +326,13 @@ static __always_inline int turn(void *data, void *data_end, bool v6, bool partia
 /* Makes the packet the answer, and sends it back where it came from. Global. */
 __noinline int send_negotiation(struct __sk_buff *skb, struct datagram *d)
 {
-	u8 answer[QUIC_BUFFER] __attribute__((aligned(8)));
 	u32 len, at;
 	bool partial;
+	u8 *answer;
 
 	if (!d)
 		return TC_DROP;
+	answer = d->scratch;
 	len = quic_refuse(answer, d->head, &d->packet, bpf_get_prandom_u32());
 	at = link_header + (d->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) + sizeof(struct udp);
 	if (len > QUIC_VN_MOST || bpf_skb_change_tail(skb, at + len, 0))
@@ -417,15 +444,16 @@ static __always_inline bool is_new(const struct quic_attempt *attempt, const str
 }
 
 /* Global. */
-__noinline int on_long(struct __sk_buff *skb, struct datagram *d)
+__noinline int on_long(struct __sk_buff *skb, u32 said)
 {
+	struct sk_buff *buffer = bpf_cast_to_kern_ctx(skb);
+	struct datagram *d = datagram_of(false);
 	const struct quic_policy *policy;
 	struct quic_attempt *attempt;
 	struct quic_place place;
-	struct sk_buff *buffer = bpf_cast_to_kern_ctx(skb);
 	bool begins;
 
-	if (!d || !datagram_read(skb, d, false))
+	if (!d || !datagram_read(skb, d, said, false))
 		return PASS;
 	begins = quic_may_begin(&d->packet, d->len);
 	if (!begins && d->packet.kind != QUIC_INITIAL && d->packet.kind != QUIC_ZERO_RTT)
@@ -460,23 +488,24 @@ __noinline int on_long(struct __sk_buff *skb, struct datagram *d)
 SEC("tc")
 int quic_in(struct __sk_buff *skb)
 {
-	struct datagram d;
+	u32 said = guarded_len(skb, false);
 
-	if (!is_guarded(skb, false, &d) && (!pull_datagram(skb) || !is_guarded(skb, false, &d)))
+	if (!said && pull_datagram(skb))
+		said = guarded_len(skb, false);
+	if (!said || in_vlan(skb) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
 		return PASS;
-	if (in_vlan(skb) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
-		return PASS;
-	return on_long(skb, &d);
+	return on_long(skb, said);
 }
 
 /* The server's first packet to the client of an attempt. Global. */
-__noinline int on_answer(struct __sk_buff *skb, struct datagram *d)
+__noinline int on_answer(struct __sk_buff *skb, u32 said)
 {
+	struct datagram *d = datagram_of(true);
 	struct quic_attempt *attempt;
 	struct quic_state *state;
 	u64 now;
 
-	if (!d || !datagram_read(skb, d, true))
+	if (!d || !datagram_read(skb, d, said, true))
 		return 0;
 	attempt = bpf_map_lookup_elem(&attempts, &d->client);
 	if (!attempt || attempt->fate != QUIC_UNDER_WAY)
@@ -499,9 +528,9 @@ __noinline int on_answer(struct __sk_buff *skb, struct datagram *d)
 SEC("tc")
 int quic_out(struct __sk_buff *skb)
 {
-	struct datagram d;
+	u32 said = guarded_len(skb, true);
 
-	if (is_guarded(skb, true, &d))
-		on_answer(skb, &d);
+	if (said)
+		on_answer(skb, said);
 	return PASS;
 }

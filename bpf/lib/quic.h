@@ -100,7 +100,8 @@ static __always_inline bool quic_may_begin(const struct quic_packet *packet, u32
  */
 static __always_inline void quic_copy_id(u8 *to, u32 to_at, const u8 *head, u32 at, u32 len)
 {
-#pragma unroll
+	/* Unrolled, it would keep all addresses on the stack. */
+#pragma clang loop unroll(disable)
 	for (u32 i = 0; i < WEIR_QUIC_CID_MOST; i++) {
 		u32 behind = i - len;
 
