@@ -6,6 +6,7 @@
 //! - [`sockets`]: listeners and clients inside namespaces, and how it went for each client;
 //! - [`closing`]: many connections, each of which a given end closes first;
 //! - [`duplicates`]: segments of closed connections that come late;
+//! - [`quic`]: QUIC servers and clients;
 //! - [`raw`]: hosts made of frames, for what no socket sends;
 //! - [`program`]: the project's own programs, and one that runs in the background;
 //! - [`weir`], [`proxy`]: a `weir run` and a `weir proxy`, with what they need;
@@ -34,6 +35,7 @@ pub mod pages;
 pub mod process;
 pub mod program;
 pub mod proxy;
+pub mod quic;
 pub mod raw;
 pub mod seed;
 pub mod sockets;
