@@ -22,6 +22,7 @@ mod problem;
 mod process;
 mod proxy;
 mod question;
+mod quic;
 mod residence;
 mod shape;
 mod status;
@@ -44,6 +45,7 @@ pub use proxy::{
 pub use question::{
     Answer, Changed, ClassChange, ClassDone, ExecReport, HandedOver, InForce, Question, Reloaded,
 };
+pub use quic::{Quic, QuicSocket};
 pub use residence::Residence;
 pub use shape::{Shape, ShapeQueue};
 pub use status::{Interface, Status};

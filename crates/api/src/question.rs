@@ -219,6 +219,8 @@ pub enum ClassDone {
 pub struct Reloaded {
     /// Listeners of the file.
     pub listeners: usize,
+    /// QUIC listeners.
+    pub quic: usize,
     /// Destinations.
     pub destinations: usize,
     /// Proxies.

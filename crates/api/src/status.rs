@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::listener::is_zero;
 use crate::{
-    Class, Controller, Destination, LastReload, Listener, Process, Proxy, Shape, TimeWait,
+    Class, Controller, Destination, LastReload, Listener, Process, Proxy, Quic, Shape, TimeWait,
 };
 
 /// The guard and the proxies of one network namespace.
@@ -28,6 +28,9 @@ pub struct Status {
     pub warnings: Vec<String>,
     /// The listeners under guard
     pub listeners: Vec<Listener>,
+    /// The QUIC listeners under guard; absent if there are none
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quic: Vec<Quic>,
     /// The classes of all listeners, `other` last; absent if there is one listener, which has all classes itself
     ///
     /// Their counters and limits are those of all listeners together.

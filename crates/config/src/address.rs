@@ -46,7 +46,7 @@ pub fn parse_port(text: &str) -> Result<u16, Fault> {
     match text.parse() {
         Ok(port) if port != 0 => Ok(port),
         _ => Err(Fault::new(
-            format!("{text:?} is not a TCP port"),
+            format!("{text:?} is not a port"),
             "a port is a number from 1 to 65535",
         )),
     }
@@ -70,6 +70,13 @@ pub(crate) fn socket_address() -> Type<SocketAddr> {
     let values = "\"*:80\" | \"0.0.0.0:80\" | \"10.0.0.1:80\" | \"[::]:80\"";
     let show = SocketAddr::to_string;
     text(Kind::Address, values, parse_socket_address, show)
+}
+
+/// Where a server listens.
+pub(crate) fn listen_address() -> Type<ListenAddress> {
+    let values = "\"*:80\" | \"0.0.0.0:80\" | \"10.0.0.1:80\" | \"[::]:80\"";
+    let show = ListenAddress::to_string;
+    text(Kind::Address, values, parse_listen_address, show)
 }
 
 /// Reads `ADDRESS:PORT`; an IPv6 address stands in brackets, `*` is every address.
@@ -129,9 +136,9 @@ mod tests {
             ("::1:80", "\"::1:80\" is an IPv6 address without brackets"),
             ("[::]", "\"[::]\" has no port"),
             ("localhost:80", "\"localhost\" is not an IP address"),
-            ("*:0", "\"0\" is not a TCP port"),
-            ("*:65536", "\"65536\" is not a TCP port"),
-            ("*:http", "\"http\" is not a TCP port"),
+            ("*:0", "\"0\" is not a port"),
+            ("*:65536", "\"65536\" is not a port"),
+            ("*:http", "\"http\" is not a port"),
             ("224.0.0.1:80", "224.0.0.1 is a multicast address"),
         ] {
             assert_eq!(parse_listen_address(text).unwrap_err().cause, cause);

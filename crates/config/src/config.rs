@@ -13,6 +13,7 @@ use weir_core::class::Class;
 use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
+use weir_core::quic::QuicListener;
 use weir_core::shape::Shape;
 use weir_core::timewait::Destination;
 
@@ -21,6 +22,8 @@ use weir_core::timewait::Destination;
 pub struct Config {
     /// The listeners, in the order of the file.
     pub listeners: Vec<Listener>,
+    /// The QUIC listeners, in the order of the file.
+    pub quic: Vec<QuicListener>,
     /// The proxies, in the order of the file; each has its classes.
     pub proxies: Vec<Proxy>,
     /// The classes, in the order of the file, which decides nothing.
@@ -46,7 +49,10 @@ pub struct Config {
 impl Config {
     /// Whether the file has something for `weir run`.
     pub fn is_for_run(&self) -> bool {
-        !self.listeners.is_empty() || !self.destinations.is_empty() || !self.shapes.is_empty()
+        !self.listeners.is_empty()
+            || !self.quic.is_empty()
+            || !self.destinations.is_empty()
+            || !self.shapes.is_empty()
     }
 }
 

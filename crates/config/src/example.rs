@@ -89,6 +89,7 @@ mod tests {
     use weir_core::controller::Settings;
     use weir_core::listener::Listener;
     use weir_core::proxy::Proxy;
+    use weir_core::quic::QuicListener;
     use weir_core::shape::Shape;
     use weir_core::timewait::Destination;
 
@@ -110,6 +111,7 @@ mod tests {
         }
         let config = parse("example", &uncommented).unwrap();
         assert_eq!(config.classes, [Class::example()]);
+        assert_eq!(config.quic, [QuicListener::example()]);
         assert_eq!(config.proxies, [Proxy::example()]);
         assert_eq!(config.destinations, [Destination::example()]);
         assert_eq!(config.shapes, [Shape::example()]);

@@ -12,16 +12,43 @@ use crate::schema::{KeyDoc, tables};
 use crate::suggest::did_you_mean;
 use columns::COLUMNS;
 pub use columns::Column;
-use weir_core::verdict::{Kind, VERDICTS, Verdict, VerdictInfo};
+use weir_core::quic::QUIC_VERDICTS;
+use weir_core::verdict::{Kind, VERDICTS};
 
 /// What a name stands for that `weir explain` knows.
 pub enum Topic {
     /// A verdict and its counter.
-    Verdict(&'static VerdictInfo),
+    Verdict(Counted),
     /// A key or a column of `weir status`: a text for each kind of tables that has the key, then the column's.
     Texts(Vec<String>),
     /// A part of weir.
     Subject(&'static Subject),
+}
+
+/// A verdict, on a SYN or on an attempt to open a QUIC connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted {
+    /// Its name in counters, metrics and status.
+    pub name: &'static str,
+    /// How it treats the packet.
+    pub kind: Kind,
+    /// One line that explains it.
+    pub text: &'static str,
+}
+
+/// Every verdict of the guard, and then of QUIC listeners.
+fn verdicts() -> impl Iterator<Item = Counted> {
+    let guard = VERDICTS.iter().map(|row| Counted {
+        name: row.name,
+        kind: row.kind,
+        text: row.text,
+    });
+    let quic = QUIC_VERDICTS.iter().map(|row| Counted {
+        name: row.name,
+        kind: row.kind,
+        text: row.text,
+    });
+    guard.chain(quic)
 }
 
 /// A part of weir that has more to say than a key.
@@ -73,8 +100,8 @@ pub struct Unknown {
 pub fn topic(name: &str) -> Result<Topic, Unknown> {
     let name = &name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
     let name = &name.to_ascii_lowercase();
-    if let Some(verdict) = Verdict::by_name(name) {
-        return Ok(Topic::Verdict(verdict.info()));
+    if let Some(verdict) = verdicts().find(|verdict| verdict.name == name) {
+        return Ok(Topic::Verdict(verdict));
     }
     let column = COLUMNS.iter().find(|column| column.name == name);
     if let Some(subject) = SUBJECTS.iter().find(|subject| subject.name == name) {
@@ -111,7 +138,7 @@ fn key_texts(name: &str) -> Vec<String> {
     keys.filter(|key| key.name == name).map(key_text).collect()
 }
 
-fn verdict_text(row: &VerdictInfo) -> String {
+fn verdict_text(row: &Counted) -> String {
     let mut text = format!("{} ({})\n  {}\n", row.name, kind_word(row.kind), row.text);
     let _ = writeln!(text, "  {}", kind_text(row.kind));
     if let Some(advice) = advice(row.name) {
@@ -185,7 +212,7 @@ fn advice(name: &str) -> Option<&'static str> {
 }
 
 /// One row per verdict; the test `every_verdict_has_advice` holds it complete.
-const ADVICE: [(&str, &str); 34] = [
+const ADVICE: [(&str, &str); 44] = [
     (
         "syn_admitted",
         "The good case. With reserv, weir keeps a place for this connection until the server accepts it.",
@@ -322,13 +349,51 @@ const ADVICE: [(&str, &str); 34] = [
         "syn_reset_residence",
         "The server accepts at once and queues inside: `weir status` shows how many requests it has, how many it answers and how long each stays. Clients that are let in wait about residence, or twice the least residence. Give the server more of what it waits for.",
     ),
+    (
+        "quic_admitted",
+        "The good case. Compare it with quic_answered: a server leaves unanswered what is no valid Initial, and packets that its receive buffer had no place for.",
+    ),
+    (
+        "quic_floor",
+        "The server is overloaded, and these attempts are the share that `floor` keeps for new connections. Without it, established connections that keep the server busy would shut everybody new out.",
+    ),
+    (
+        "quic_unheard",
+        "The server is down, or its socket has another address. `ss -lun` shows the UDP sockets.",
+    ),
+    (
+        "quic_unjudged",
+        "The kernel joins packets of one source address and port (GRO). Where these are of several connections, as of a proxy or a load generator with one socket, one verdict does not fit all of them. weir remembers 1024 sockets of QUIC servers. A low count is harmless.",
+    ),
+    (
+        "quic_vn_wait",
+        "Overload, not a burst: the wait for the server's answer stood over target_wait for a whole interval. The client gives up at once, and browsers take HTTP/2, so guard the TCP port by a [[listener]] too. A larger target_wait admits more connections, and each waits longer.",
+    ),
+    (
+        "quic_dropped_wait",
+        "Overload, not a burst: the wait for the server's answer stood over target_wait for a whole interval. The client repeats its Initial, and gives up after seconds; refuse = vn tells it at once. A larger target_wait admits more connections, and each waits longer.",
+    ),
+    (
+        "quic_vn_room",
+        "More came at once than the server reads from its socket. If bursts do it, a larger receive buffer helps: nginx has `rcvbuf` of listen, others take net.core.rmem_default. If the buffer stays full, the server is overloaded, and a larger one only makes clients wait longer.",
+    ),
+    (
+        "quic_dropped_room",
+        "More came at once than the server reads from its socket. If bursts do it, a larger receive buffer helps: nginx has `rcvbuf` of listen, others take net.core.rmem_default. refuse = vn tells the client at once that it was refused.",
+    ),
+    (
+        "quic_refused_again",
+        "Clients repeat their Initial when nothing comes back (refuse = drop), or when they ignore the Version Negotiation packet, as some libraries do. Hellos of two datagrams count one here, too.",
+    ),
+    (
+        "quic_answered",
+        "weir saw the server's first packet to the client. How long that took, and how many attempts wait for it, decide whether weir refuses: `weir status` shows both.",
+    ),
 ];
 
 /// All names with their one-line texts: counters first, then keys, then columns.
 pub fn list() -> Vec<(&'static str, &'static str, &'static str)> {
-    let verdicts = VERDICTS
-        .iter()
-        .map(|row| (row.name, kind_word(row.kind), row.text));
+    let verdicts = verdicts().map(|row| (row.name, kind_word(row.kind), row.text));
     let columns = COLUMNS
         .iter()
         .map(|column| (column.name, "column", column.text));
@@ -354,7 +419,7 @@ mod tests {
 
     #[test]
     fn every_verdict_has_advice() {
-        for row in &VERDICTS {
+        for row in verdicts() {
             assert!(
                 advice(row.name).is_some(),
                 "{} needs a row in ADVICE",
@@ -362,7 +427,11 @@ mod tests {
             );
         }
         for (name, _) in ADVICE {
-            assert!(Verdict::by_name(name).is_some(), "{name} is not a verdict");
+            let mut verdicts = verdicts();
+            assert!(
+                verdicts.any(|row| row.name == name),
+                "{name} is not a verdict"
+            );
         }
     }
 
@@ -395,7 +464,7 @@ mod tests {
         let others = names(&not_keys);
         assert_eq!(
             others.len(),
-            VERDICTS.len() + COLUMNS.len() + SUBJECTS.len()
+            verdicts().count() + COLUMNS.len() + SUBJECTS.len()
         );
     }
 
@@ -405,6 +474,17 @@ mod tests {
         assert!(text.contains("key of [[listener]]") && text.contains("key of [[proxy]]"));
         let text = topic("queue_limit").ok().unwrap().text();
         assert!(text.contains("key of [[class]]") && text.contains("key of [[proxy]]"));
+    }
+
+    #[test]
+    fn a_verdict_on_a_quic_connection_has_its_sentence_and_what_to_do() {
+        let text = topic("quic_vn_wait").ok().unwrap().text();
+        for part in [
+            "quic_vn_wait (refuse)\n  weir answered the Initial with a Version Negotiation packet",
+            "guard the TCP port by a [[listener]] too",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 
     #[test]

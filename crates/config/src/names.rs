@@ -2,7 +2,7 @@
 
 use crate::error::Fault;
 use crate::types::{Kind, Type, text};
-use weir_core::listener::MAX_INTERFACES;
+use crate::value::{Given, Setting};
 
 /// A name as status, metrics and shells take it without quotes.
 pub(crate) fn name() -> Type<String> {
@@ -38,18 +38,31 @@ pub fn parse_interface(name: &str) -> Result<String, Fault> {
     Ok(name.to_owned())
 }
 
-/// Checks a list of interfaces: 1..=[`MAX_INTERFACES`] names, each once.
+/// At most so many interfaces.
+pub(crate) fn interfaces(most: usize) -> Type<Vec<String>> {
+    Type::new(
+        Kind::Names,
+        format!("a list of at most {most} interface names"),
+        move |given: &Given| {
+            let names = given.list()?;
+            parse_interfaces(names, most)
+        },
+        |names: &Vec<String>| Setting::List(names.clone()),
+    )
+}
+
+/// Checks a list of interfaces: 1..=`most` names, each once.
 ///
 /// # Errors
 /// What is wrong with which name.
-pub(crate) fn parse_interfaces(names: &[String]) -> Result<Vec<String>, Fault> {
+fn parse_interfaces(names: &[String], most: usize) -> Result<Vec<String>, Fault> {
     if names.is_empty() {
         let hint = "leave the key out to guard every interface";
         return Err(Fault::new("the list is empty", hint));
     }
-    if names.len() > MAX_INTERFACES {
+    if names.len() > most {
         let cause = format!("{} interfaces are too many", names.len());
-        let hint = format!("at most {MAX_INTERFACES}; leave the key out to guard every interface");
+        let hint = format!("at most {most}; leave the key out to guard every interface");
         return Err(Fault::new(cause, hint));
     }
     for (i, name) in names.iter().enumerate() {

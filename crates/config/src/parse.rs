@@ -126,10 +126,11 @@ fn read(reader: &mut Reader<'_>) -> (Config, Origins) {
     }
     if !config.is_for_run() && config.proxies.is_empty() && reader.problems.is_empty() {
         let hint = "add one: [[listener]] with address = \"*:80\", \
+                    [[quic]] with address = \"*:443\", \
                     [[proxy]] with listen = \"*:3128\" and mode = \"forward\", \
                     [[destination]] with timewait = \"client-rst\", \
                     or [[shape]] with dev = \"ppp0\" and rate = \"9.5mbit\"";
-        let cause = "the file has no listener, proxy, destination or shape";
+        let cause = "the file has no listener, QUIC listener, proxy, destination or shape";
         reader.problem(None, "", Fault::new(cause, hint));
     }
     (config, origins)

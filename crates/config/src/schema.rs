@@ -18,6 +18,7 @@ use weir_core::class::Class;
 use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
+use weir_core::quic::QuicListener;
 use weir_core::shape::Shape;
 use weir_core::timewait::Destination;
 
@@ -37,6 +38,7 @@ static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
     vec![
         Section::new(|config, tables: Vec<Listener>| config.listeners = tables),
         Section::new(|config, tables: Vec<Class>| config.classes = tables),
+        Section::new(|config, tables: Vec<QuicListener>| config.quic = tables),
         Section::new(|config, tables: Vec<Proxy>| config.proxies = tables),
         Section::new(|config, tables: Vec<Destination>| config.destinations = tables),
         Section::new(|config, tables: Vec<Shape>| config.shapes = tables),

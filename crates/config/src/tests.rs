@@ -4,6 +4,7 @@ mod declare;
 mod destinations;
 mod listeners;
 mod proxies;
+mod quic;
 mod services;
 mod shapes;
 
@@ -11,6 +12,7 @@ use super::*;
 use weir_core::controller;
 use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
+use weir_core::quic::QuicListener;
 use weir_core::shape::Shape;
 use weir_core::timewait::Destination;
 
@@ -57,7 +59,7 @@ fn tables_of_other_versions_are_refused() {
     assert_eq!(
         problems(file),
         [
-            "3:3: unknown table or key \"tunnel\" | this version knows [[listener]], [[class]], [[proxy]], [[destination]], [[shape]], [controller], [api], [metrics], [dashboard], [events]"
+            "3:3: unknown table or key \"tunnel\" | this version knows [[listener]], [[class]], [[quic]], [[proxy]], [[destination]], [[shape]], [controller], [api], [metrics], [dashboard], [events]"
         ]
     );
     assert_eq!(
@@ -70,7 +72,7 @@ fn tables_of_other_versions_are_refused() {
 fn a_key_outside_a_listener_is_sent_below_its_header() {
     assert_eq!(
         problems("address = \"*:80\"\n"),
-        ["1:1: unknown table or key \"address\" | address belongs below a line [[listener]]"]
+        ["1:1: unknown table or key \"address\" | address belongs below a line [[listener]] or [[quic]]"]
     );
 }
 
@@ -118,9 +120,9 @@ fn every_mistake_is_reported_at_once_in_the_order_of_the_lines() {
 
 #[test]
 fn an_empty_file_has_no_table() {
-    assert!(
-        problems("")[0].starts_with("1:1: the file has no listener, proxy, destination or shape")
-    );
+    let found = problems("");
+    let cause = "1:1: the file has no listener, QUIC listener, proxy, destination or shape";
+    assert!(found[0].starts_with(cause), "{found:?}");
 }
 
 proptest::proptest! {
@@ -159,6 +161,7 @@ fn keys_read_back_what_they_show<T: Table + PartialEq + std::fmt::Debug>() {
 #[test]
 fn the_values_of_every_key_contain_its_default_and_are_read_back_as_they_are_shown() {
     keys_read_back_what_they_show::<Listener>();
+    keys_read_back_what_they_show::<QuicListener>();
     keys_read_back_what_they_show::<Proxy>();
     keys_read_back_what_they_show::<Destination>();
     keys_read_back_what_they_show::<Shape>();

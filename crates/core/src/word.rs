@@ -3,6 +3,7 @@
 use crate::class::OverRate;
 use crate::listener::{Admit, Establish, Front, HalfClose, Mode, QueueOrder, RejectSyn};
 use crate::proxy;
+use crate::quic::QuicRefuse;
 use crate::shape::Backend;
 use crate::timewait::{Accept, Holder, ListenerTimeWait, TimeWaitMode};
 
@@ -235,6 +236,21 @@ impl Word for Mode {
     ];
 }
 
+impl Word for QuicRefuse {
+    const WORDS: &'static [WordInfo<Self>] = &[
+        row(
+            QuicRefuse::Vn,
+            "vn",
+            "a Version Negotiation packet; the client gives up at once, and browsers take HTTP/2",
+        ),
+        row(
+            QuicRefuse::Drop,
+            "drop",
+            "nothing; the client repeats its Initial and gives up after seconds",
+        ),
+    ];
+}
+
 impl Word for Front {
     const WORDS: &'static [WordInfo<Self>] = &[
         row(
@@ -418,6 +434,7 @@ mod tests {
         words_are_distinct_and_read_back(&[HalfClose::Keep, HalfClose::Reset]);
         words_are_distinct_and_read_back(&[Mode::Enforce, Mode::Observe]);
         words_are_distinct_and_read_back(&[Front::Tc, Front::Xdp]);
+        words_are_distinct_and_read_back(&[QuicRefuse::Vn, QuicRefuse::Drop]);
         words_are_distinct_and_read_back(&[
             TimeWaitMode::Off,
             TimeWaitMode::ClientRst,

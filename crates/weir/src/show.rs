@@ -7,6 +7,7 @@ pub mod describe;
 pub mod events;
 pub mod log;
 pub mod output;
+pub mod quic;
 pub mod report;
 pub mod residence;
 pub mod response_time;

@@ -9,6 +9,7 @@ use weir_core::verdict::{ADMITS, VERDICTS, VerdictInfo, refusals};
 
 use super::destinations::{destinations, of_asked, of_listeners};
 use super::process::process;
+use super::quic::quic;
 use super::residence::residence;
 use super::shapes::shapes;
 use super::{Figures, Kind, Labelled, Metric, Source, Value, metric};
@@ -27,6 +28,7 @@ pub fn guard() -> &'static [Metric] {
             .chain(sums())
             .chain(listeners())
             .chain(residence())
+            .chain(quic())
             .chain(class_verdicts)
             .chain(classes())
             .chain(of_listeners())

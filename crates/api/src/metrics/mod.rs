@@ -2,12 +2,13 @@
 //! schema. The names are those of `weir status` and `weir explain`.
 //!
 //! To add one, add a line to [`mod@guard`] or [`mod@proxies`]. A counter that is added to the verdicts
-//! (`GUARD_VERDICTS`) or to the counters of the proxy is a metric without any further line.
+//! (`GUARD_VERDICTS`, `QUIC_VERDICTS`) or to the counters of the proxy is a metric without any further line.
 
 mod destinations;
 mod guard;
 mod process;
 mod proxies;
+mod quic;
 mod render;
 mod residence;
 mod shapes;
@@ -15,7 +16,9 @@ mod shapes;
 mod tests;
 
 use crate::fields::Field;
-use crate::{Class, Destination, LastReload, Listener, Process, Proxy, Shape, TimeWait, Times};
+use crate::{
+    Class, Destination, LastReload, Listener, Process, Proxy, Quic, Shape, TimeWait, Times,
+};
 
 pub use guard::{guard, target_wait};
 pub use proxies::{ProxyCounters, proxies};
@@ -31,6 +34,8 @@ pub const CLASSIC_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Figures {
     /// The listeners under guard.
     pub listeners: Vec<Listener>,
+    /// The QUIC listeners under guard.
+    pub quic: Vec<Quic>,
     /// All classes, those of no listener too.
     pub classes: Vec<Class>,
     /// The destinations.

@@ -1,9 +1,12 @@
 use std::collections::BTreeSet;
 
+use weir_core::quic::QUIC_VERDICTS;
 use weir_core::verdict::VERDICTS;
 
 use super::*;
-use crate::{Backend, CacheMemory, Connections, ProxyName, ProxyQueue, ProxyThread, TimeRange};
+use crate::{
+    Backend, CacheMemory, Connections, ProxyName, ProxyQueue, ProxyThread, QuicSocket, TimeRange,
+};
 
 const COUNTERS: ProxyCounters = ProxyCounters {
     name: &[("lookups", "look-ups of the name that are over")],
@@ -117,6 +120,60 @@ fn every_verdict_and_each_rate_of_the_guard_is_a_metric() {
         !text.contains("weir_class_rate{"),
         "a class without a limit has no rate"
     );
+}
+
+#[test]
+fn every_verdict_on_quic_is_a_metric_and_the_sockets_are_summed_up() {
+    let socket = |pending, wait_us, standing| QuicSocket {
+        pending,
+        wait_us,
+        service_us: Some(3000),
+        buffer: 4096,
+        buffer_limit: 425_984,
+        standing,
+    };
+    let h3 = Quic {
+        name: "h3".into(),
+        in_force: true,
+        counters: [("quic_vn_wait".to_owned(), 5)].into(),
+        sockets: vec![
+            socket(12, Some(35_000), true),
+            socket(1, Some(2000), false),
+            socket(0, None, false),
+        ],
+        ..Quic::default()
+    };
+    let idle = Quic {
+        name: "idle".into(),
+        ..Quic::default()
+    };
+    let figures = Figures {
+        quic: vec![h3, idle],
+        process: process(),
+        ..Figures::default()
+    };
+    let text = text(guard(), &figures);
+    assert_lines(
+        &text,
+        &[
+            "# TYPE weir_quic_vn_wait counter",
+            "weir_quic_vn_wait_total{quic=\"h3\"} 5",
+            "weir_quic_in_force{quic=\"h3\"} 1.0",
+            "weir_quic_pending{quic=\"h3\"} 13.0",
+            "weir_quic_wait_seconds{quic=\"h3\"} 0.035",
+            "weir_quic_buffer_bytes{quic=\"h3\"} 12288.0",
+            "weir_quic_buffer_limit_bytes{quic=\"h3\"} 1277952.0",
+            "weir_quic_standing{quic=\"h3\"} 1.0",
+            "weir_quic_in_force{quic=\"idle\"} 0.0",
+            "weir_quic_wait_seconds{quic=\"idle\"} 0.0",
+        ],
+    );
+    for row in &QUIC_VERDICTS {
+        let series = format!("weir_{}_total{{quic=\"h3\"}}", row.name);
+        let help = format!("# HELP weir_{} {}.", row.name, row.text);
+        assert!(text.contains(&series), "{series}\n{text}");
+        assert!(text.contains(&help), "{help}\n{text}");
+    }
 }
 
 #[test]

@@ -36,12 +36,23 @@ pub(super) static COLUMNS: &[Column] = &[
     column(
         "wait",
         "How long a connection that comes now will wait for accept(): the connections before it, times the measured time between accepts",
-        "The longest wait of the listener's sockets; `-` until weir has measured one. admit = wait compares it with target_wait. wait_us in --json, wait_seconds in metrics.",
+        "The longest wait of the listener's sockets; `-` until weir has measured one. admit = wait compares it with target_wait. wait_us in --json, wait_seconds in metrics. Of a QUIC listener: how long an attempt that comes now waits for the server's answer.",
     ),
     column(
         "socket",
         "One listening socket, where a listener has several",
         "",
+    ),
+    // QUIC listeners.
+    column(
+        "quic",
+        "The name of a QUIC listener: of a [[quic]]",
+        "Its sockets and settings are in `quic` of --json. docs/quic.md says how weir decides.",
+    ),
+    column(
+        "buffer",
+        "How full the receive buffer of a QUIC server's socket was when the last attempt came: buffer / buffer_limit",
+        "The fullest of the QUIC listener's sockets. weir refuses over `room`.",
     ),
     // Classes.
     column(
@@ -71,7 +82,7 @@ pub(super) static COLUMNS: &[Column] = &[
     ),
     column(
         "admitted",
-        "Connections that weir let in: syn_admitted and cookie_accepted; of the controller: connections/s",
+        "Connections that weir let in: syn_admitted and cookie_accepted; of a QUIC listener: attempts; of the controller: connections/s",
         "",
     ),
     column(

@@ -5,17 +5,18 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use crate::address::parse_listen_address;
+use crate::address::listen_address;
 use crate::error::Fault;
 use crate::key::Key;
-use crate::names::{name, parse_interfaces};
+use crate::names::{interfaces, name};
 use crate::suggest::did_you_mean;
 use crate::table::Table;
 use crate::tables::listener_lint::lint;
 use crate::types::{Kind, Type, duration, flag, number, text, whole, word};
 use crate::value::{Given, Setting};
 use weir_core::listener::{
-    Establish, Front, ListenAddress, Listener, MAX_LISTENERS, QueueOrder, ResidenceMode,
+    Establish, Front, ListenAddress, Listener, MAX_INTERFACES, MAX_LISTENERS, QueueOrder,
+    ResidenceMode,
 };
 use weir_core::timewait::ListenerTimeWait;
 use weir_core::units::format_duration;
@@ -29,14 +30,14 @@ fn keys() -> Vec<Key<Listener>> {
         Key::new("name", field!(Listener, name), name(),
             "The listener's name in status and metrics; unique")
             .absent("port-PORT"),
-        Key::new("address", field!(Listener, address), address(),
+        Key::new("address", field!(Listener, address), listen_address(),
             "The address and port to guard; * is every address, IPv4 and IPv6")
             .required("address = \"*:80\"")
             .note("[::]:80 guards IPv4 too, as a server's socket there takes it without IPV6_V6ONLY, unless another listener has 0.0.0.0:80."),
         Key::new("where", field!(Listener, location), location(),
             "In which network namespaces weir guards it: here, on the whole machine, or where container:NAME, label:KEY=VALUE, unit:NAME, netns:NAME or pod:NAMESPACE/NAME is")
             .note("container:web-*, unit:nginx, netns:NAME and pod:shop/web-* are as docker, podman, systemctl, ip netns and kubectl have them; label:KEY=VALUE is one of Docker's labels; * and ? stand for any characters. The port is the one inside, not a published one. With machine weir's own is among them. docs/containers.md says more."),
-        Key::new("interfaces", field!(Listener, interfaces), interfaces(),
+        Key::new("interfaces", field!(Listener, interfaces), interfaces(MAX_INTERFACES),
             "The interfaces on which weir guards it")
             .absent("all, also those that appear later").example("[\"eth0\"]").empty("all"),
         Key::new("establish", field!(Listener, establish), word(),
@@ -80,16 +81,6 @@ fn keys() -> Vec<Key<Listener>> {
         Key::new("front", field!(Listener, front), word(),
             "Where weir first looks at packets"),
     ]
-}
-
-fn address() -> Type<ListenAddress> {
-    let values = "\"*:80\" | \"0.0.0.0:80\" | \"10.0.0.1:80\" | \"[::]:80\"";
-    text(
-        Kind::Address,
-        values,
-        parse_listen_address,
-        ListenAddress::to_string,
-    )
 }
 
 fn location() -> Type<Where> {
@@ -139,20 +130,11 @@ pub fn parse_where(text: &str) -> Result<Where, Fault> {
     })
 }
 
-fn interfaces() -> Type<Vec<String>> {
-    Type::new(
-        Kind::Names,
-        "a list of at most 8 interface names",
-        |given: &Given| given.list().and_then(parse_interfaces),
-        |names: &Vec<String>| Setting::List(names.clone()),
-    )
-}
-
 fn overbook() -> Type<f64> {
     number(0.0..=16.0).meaning("0.5 promises one and a half times the listen queue")
 }
 
-/// `target_wait` and `interval`, and `max_wait` of a class.
+/// `target_wait` and `interval`, also of a QUIC listener, and `max_wait` of a class.
 pub(crate) fn wait() -> Type<Duration> {
     duration(Duration::from_millis(1)..=Duration::from_secs(10), "20ms")
 }
@@ -214,7 +196,7 @@ fn not_there_yet(listener: &Listener) -> Result<(), (&'static str, Fault)> {
 }
 
 /// The address of a listener that the file gives none.
-const NOWHERE: ListenAddress = ListenAddress { ip: None, port: 0 };
+pub(crate) const NOWHERE: ListenAddress = ListenAddress { ip: None, port: 0 };
 
 impl Table for Listener {
     const NAME: &'static str = "listener";

@@ -11,4 +11,5 @@ pub(crate) mod listener_lint;
 pub(crate) mod metrics;
 pub(crate) mod proxy;
 pub(crate) mod proxy_types;
+pub(crate) mod quic;
 pub(crate) mod shape;

@@ -41,6 +41,7 @@ fn is_read_as_it_is_shown(config: &Config) {
 fn shown(config: &Config) -> String {
     let mut text = String::new();
     show(&config.listeners, &mut text);
+    show(&config.quic, &mut text);
     show(&config.proxies, &mut text);
     show(&config.classes, &mut text);
     show(&config.destinations, &mut text);

@@ -11,6 +11,7 @@ use serde::Serialize;
 use weir_config::{Config, Key, Table, did_you_mean, example};
 use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
+use weir_core::quic::QuicListener;
 use weir_core::units::format_duration;
 use weir_proxy::{LookUp, resolve_all};
 
@@ -32,11 +33,13 @@ pub fn run(runtime_dir: &Path, args: &Check) -> Result<()> {
     };
     let config = read(file)?;
     let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-    let here = not_here(&config.listeners, &links::list()?, environment::has_address);
-    warnings.extend(
-        here.iter()
-            .map(|text| format!("{}: {text}", file.display())),
-    );
+    let quic: Vec<Listener> = config.quic.iter().map(place_of).collect();
+    let links = links::list()?;
+    for (kind, listeners) in [("listener", &config.listeners), ("quic", &quic)] {
+        let here = not_here(kind, listeners, &links, environment::has_address);
+        let texts = here.iter();
+        warnings.extend(texts.map(|text| format!("{}: {text}", file.display())));
+    }
     let unresolved = unresolved(&config.proxies, &LookUp::default(), NAMES_PATIENCE);
     let of_file = |text: &String| format!("{}: {text}", file.display());
     warnings.extend(unresolved.iter().map(of_file));
@@ -48,6 +51,7 @@ pub fn run(runtime_dir: &Path, args: &Check) -> Result<()> {
     if args.json {
         return print_json(&Effective {
             listeners: config.listeners.iter().map(settings).collect(),
+            quic: config.quic.iter().map(settings).collect(),
             proxies: config.proxies.iter().map(settings).collect(),
             classes: config.classes.iter().map(settings).collect(),
             destinations: config.destinations.iter().map(settings).collect(),
@@ -70,9 +74,18 @@ fn token(config: &Config) -> Option<String> {
     Some(failure.to_string())
 }
 
+/// A listener with the name, the address and the interfaces of a QUIC listener.
+fn place_of(quic: &QuicListener) -> Listener {
+    Listener {
+        interfaces: quic.interfaces.clone(),
+        ..Listener::new(&*quic.name, quic.address)
+    }
+}
+
 /// What the listeners name and this network namespace lacks: a slip, unless it comes later or the file is for
 /// another one.
 fn not_here(
+    kind: &str,
     listeners: &[Listener],
     links: &[Link],
     has_address: impl Fn(IpAddr) -> bool,
@@ -86,17 +99,17 @@ fn not_here(
                 format!("did you mean {meant}?")
             });
             texts.push(format!(
-                "listener {:?}: interface {name} does not exist in this network namespace ({hint})",
+                "{kind} {:?}: interface {name} does not exist in this network namespace ({hint})",
                 listener.name
             ));
         }
         let ports = named_ports(std::slice::from_ref(listener), links).into_iter();
         texts.extend(ports.map(|Cause { message, hint }| {
-            format!("listener {:?}: {message} ({hint})", listener.name)
+            format!("{kind} {:?}: {message} ({hint})", listener.name)
         }));
         if let Some(ip) = listener.address.ip.filter(|ip| !has_address(*ip)) {
             texts.push(format!(
-                "listener {:?}: no interface here has the address {ip} (`ip address` lists them)",
+                "{kind} {:?}: no interface here has the address {ip} (`ip address` lists them)",
                 listener.name
             ));
         }
@@ -137,6 +150,7 @@ fn unresolved(proxies: &[Proxy], look_up: &LookUp, patience: Duration) -> Vec<St
 #[derive(Serialize)]
 struct Effective {
     listeners: Vec<serde_json::Map<String, serde_json::Value>>,
+    quic: Vec<serde_json::Map<String, serde_json::Value>>,
     proxies: Vec<serde_json::Map<String, serde_json::Value>>,
     classes: Vec<serde_json::Map<String, serde_json::Value>>,
     destinations: Vec<serde_json::Map<String, serde_json::Value>>,
@@ -160,11 +174,13 @@ const COLUMNS: usize = 4;
 /// Tables with a row per key and a column per listener or proxy.
 fn text(config: &Config) -> String {
     let listeners = config.listeners.chunks(COLUMNS).map(columns);
+    let quic = config.quic.chunks(COLUMNS).map(columns);
     let proxies = config.proxies.chunks(COLUMNS).map(columns);
     let classes = config.classes.chunks(COLUMNS).map(columns);
     let destinations = config.destinations.chunks(COLUMNS).map(columns);
     let shapes = config.shapes.chunks(COLUMNS).map(columns);
     listeners
+        .chain(quic)
         .chain(proxies)
         .chain(classes)
         .chain(destinations)
@@ -200,13 +216,28 @@ mod tests {
                     [[listener]]\naddress = \"*:81\"\n";
         let config = weir_config::parse("f", file).unwrap();
         let links = [link(1, "lo"), link(2, "eth0")];
-        let texts = not_here(&config.listeners, &links, |_| false);
+        let texts = not_here("listener", &config.listeners, &links, |_| false);
         assert_eq!(texts.len(), 3, "{texts:?}");
         let first = "listener \"port-80\": interface eht0 does not exist in this network namespace (did you mean eth0?)";
         assert_eq!(texts[0], first);
         assert!(texts[1].contains("wlan7") && texts[1].contains("`ip link`"));
         assert!(texts[2].contains("192.0.2.1"), "{texts:?}");
-        assert!(not_here(&config.listeners[1..], &links, |_| false).is_empty());
+        assert!(not_here("listener", &config.listeners[1..], &links, |_| false).is_empty());
+    }
+
+    #[test]
+    fn what_a_quic_listener_names_is_looked_for_too() {
+        let file = "[[quic]]\naddress = \"192.0.2.1:443\"\ninterfaces = [\"eht0\"]\n";
+        let config = weir_config::parse("f", file).unwrap();
+        let listeners: Vec<Listener> = config.quic.iter().map(place_of).collect();
+        let texts = not_here("quic", &listeners, &[link(2, "eth0")], |_| false);
+        assert_eq!(
+            texts,
+            [
+                "quic \"quic-443\": interface eht0 does not exist in this network namespace (did you mean eth0?)",
+                "quic \"quic-443\": no interface here has the address 192.0.2.1 (`ip address` lists them)",
+            ]
+        );
     }
 
     #[test]

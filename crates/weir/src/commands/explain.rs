@@ -207,6 +207,7 @@ mod tests {
     use weir_core::class::Class;
     use weir_core::listener::{ListenAddress, Listener};
     use weir_core::proxy::Proxy;
+    use weir_core::quic::{QuicCounters, QuicListener, QuicSocket};
 
     use super::*;
     use crate::daemon::report::counters_by_name;
@@ -291,10 +292,29 @@ mod tests {
                 xdp: true,
             }],
             listeners: vec![listener],
+            quic: vec![quic()],
             controller: Some(controller()),
             proxies: vec![proxy],
             ..Status::default()
         }
+    }
+
+    fn quic() -> weir_api::Quic {
+        let address = ListenAddress {
+            ip: None,
+            port: 443,
+        };
+        let socket = QuicSocket {
+            pending: 1,
+            wait: None,
+            service: None,
+            buffer: 2,
+            buffer_limit: 3,
+            standing: true,
+        };
+        let listener = QuicListener::new("h3", address);
+        let (counters, warning) = (QuicCounters::default(), Some("…".to_owned()));
+        crate::show::quic::report(&listener, &counters, &[socket, socket], true, warning)
     }
 
     fn controller() -> Controller {
@@ -346,7 +366,7 @@ mod tests {
     /// The heads of all tables: lines whose first word is a table's.
     fn heads(text: &str) -> impl Iterator<Item = String> {
         let first = [
-            "listener", "class", "verdict", "proxy", "priority", "counter",
+            "listener", "quic", "class", "verdict", "proxy", "priority", "counter",
         ];
         let is_head = move |line: &&str| {
             let mut words = line.trim().split("  ");

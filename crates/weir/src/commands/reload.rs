@@ -68,7 +68,7 @@ struct Running {
 struct Identity {
     pid: u32,
     config: Option<String>,
-    /// Of its listeners, destinations and proxies.
+    /// Of its listeners, QUIC listeners, destinations and proxies.
     names: Vec<String>,
 }
 
@@ -81,6 +81,8 @@ struct Reloaded {
     config: Option<String>,
     /// Listeners of the file, those that are not in force too; null if nothing has changed.
     listeners: Option<usize>,
+    /// QUIC listeners, likewise.
+    quic: Option<usize>,
     /// Destinations in force, likewise.
     destinations: Option<usize>,
     /// Proxies in force, likewise.
@@ -117,11 +119,13 @@ fn identity(report: Status) -> Identity {
     let Status {
         process,
         listeners,
+        quic,
         destinations,
         proxies,
         ..
     } = report;
     let names = (listeners.into_iter().map(|listener| listener.name))
+        .chain(quic.into_iter().map(|quic| quic.name))
         .chain(destinations.into_iter().map(|destination| destination.name));
     let first = proxies.first();
     match process {
@@ -211,6 +215,7 @@ impl Running {
             pid: identity.as_ref().map(|identity| identity.pid),
             config: identity.and_then(|identity| identity.config),
             listeners: number(in_force.listeners),
+            quic: number(in_force.quic),
             destinations: number(in_force.destinations),
             proxies: number(in_force.proxies),
             not_in_force: in_force.not_in_force,
@@ -251,6 +256,7 @@ impl Reloaded {
         let off = self.not_in_force.len();
         let in_force = [
             (self.listeners, off, "listener"),
+            (self.quic, 0, "QUIC listener"),
             (self.destinations, 0, "destination"),
             (self.proxies, 0, "proxy"),
         ];

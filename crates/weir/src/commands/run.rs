@@ -28,7 +28,7 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     }
     if !config.is_for_run() {
         let message = format!(
-            "there is no [[listener]], [[destination]] or [[shape]] in {}",
+            "there is no [[listener]], [[quic]], [[destination]] or [[shape]] in {}",
             file.display()
         );
         let hint = "`weir proxy --config FILE` runs its proxies";

@@ -515,6 +515,7 @@ impl<B: Backend> GuardService<B> {
             warnings: self.warnings(),
             controller: controller.map(|control| control.report(&listeners)),
             listeners,
+            quic: Vec::new(),
             classes,
             classes_left_out,
             destinations: self.timewait.report()?,

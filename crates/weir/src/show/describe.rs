@@ -61,6 +61,15 @@ pub fn examples(names: &[&str]) -> String {
     format!("{} and {rest} more", names[..EXAMPLES].join(", "))
 }
 
+/// `a`, `a and b`, `a, b and c`
+pub fn list(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
 /// `3 listeners` of three, else `1 of 3 listeners`.
 pub fn part(n: usize, of: usize, thing: &str) -> String {
     match n == of {

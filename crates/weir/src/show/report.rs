@@ -5,15 +5,17 @@ mod classes;
 pub mod controller;
 mod destinations;
 mod proxy;
+mod quic;
 mod shapes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use weir_api::{Listener, Process, Socket, Status, Workload};
+use weir_api::{Listener, Process, Quic, Socket, Status, Workload};
 use weir_core::forecast::Would;
 use weir_core::listener::Mode;
 use weir_core::overload::turned_away;
+use weir_core::quic::QUIC_VERDICTS;
 use weir_core::verdict::{Counters, VERDICTS};
 use weir_core::word::Word;
 use weir_core::workload::SHOWN_ID;
@@ -23,6 +25,7 @@ pub use shapes::shapes_text;
 
 use classes::some_classes;
 use destinations::{asked_table, destination_table, listener_timewait_table};
+use quic::{quic_lines, quic_table};
 
 use crate::show::describe;
 use crate::show::residence;
@@ -78,6 +81,12 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
     for listener in &status.listeners {
         text += &details(listener, view);
     }
+    if !status.quic.is_empty() {
+        text += &format!("\n{}", quic_table(&status.quic));
+    }
+    for quic in &status.quic {
+        text += &quic_details(quic, view);
+    }
     if !status.classes.is_empty() {
         let table = some_classes(&status.classes, status.classes_left_out);
         text += &format!("\nclasses of all listeners\n{}", indent(&table));
@@ -119,6 +128,7 @@ fn without_listeners(status: &Status) -> String {
     // Each direction has a shape.
     let shaped: BTreeSet<_> = status.shapes.iter().map(|shape| &shape.dev).collect();
     let counts = [
+        (status.quic.len(), "QUIC listener"),
         (status.destinations.len(), "destination"),
         (shaped.len(), "shaped interface"),
     ];
@@ -126,7 +136,7 @@ fn without_listeners(status: &Status) -> String {
     let words: Vec<_> = there.map(|(n, what)| describe::count(*n, what)).collect();
     match words.is_empty() {
         true => "nothing in force".to_owned(),
-        false => words.join(" and "),
+        false => describe::list(&words),
     }
 }
 
@@ -234,7 +244,7 @@ fn details(listener: &Listener, view: &View<'_>) -> String {
         let same = listeners.find(|other| other.name == listener.name)?;
         Some((&same.counters, time))
     });
-    let counters = verdict_table(&listener.counters, view, before);
+    let counters = verdict_table(guard_verdicts(), &listener.counters, view, before);
     match counters.is_empty() {
         true => lines.push("no verdict yet".to_owned()),
         false => lines.extend(totals(listener)),
@@ -246,6 +256,23 @@ fn details(listener: &Listener, view: &View<'_>) -> String {
     }
     text += &indent(&workload_table(listener));
     text + &indent(&counters)
+}
+
+/// The same of a QUIC listener.
+fn quic_details(quic: &Quic, view: &View<'_>) -> String {
+    let before = view.before.and_then(|(status, time)| {
+        let mut all = status.quic.iter();
+        let same = all.find(|other| other.name == quic.name)?;
+        Some((&same.counters, time))
+    });
+    let verdicts = QUIC_VERDICTS.iter().map(|row| (row.name, row.text));
+    let counters = verdict_table(verdicts, &quic.counters, view, before);
+    format!(
+        "\n{}\n{}{}",
+        quic.name,
+        indent(&quic_lines(quic).join("\n")),
+        indent(&counters)
+    )
 }
 
 /// A wait from which on clients repeat what they sent, and many have gone before they are accepted, in µs.
@@ -429,11 +456,17 @@ fn socket_row(socket: &Socket) -> Vec<String> {
 
 /// `name count` lines in the order of the verdicts; empty if none has fallen.
 pub fn counter_table(counters: &BTreeMap<String, u64>) -> String {
-    verdict_table(counters, &View::default(), None)
+    verdict_table(guard_verdicts(), counters, &View::default(), None)
 }
 
-/// As [`counter_table`], with the rates since `before` and what else the view wants.
+/// Each verdict on a SYN with its sentence.
+fn guard_verdicts() -> impl Iterator<Item = (&'static str, &'static str)> {
+    VERDICTS.iter().map(|row| (row.name, row.text))
+}
+
+/// As [`counter_table`], of these verdicts with their sentences, with the rates since `before` and what else the view wants.
 fn verdict_table(
+    verdicts: impl Iterator<Item = (&'static str, &'static str)>,
     counters: &BTreeMap<String, u64>,
     view: &View<'_>,
     before: Option<(&BTreeMap<String, u64>, Duration)>,
@@ -451,14 +484,13 @@ fn verdict_table(
             format!("{:.0}", more as f64 / time.as_secs_f64().max(1e-3))
         })
     };
-    let rows: Vec<Vec<String>> = VERDICTS
-        .iter()
-        .map(|row| (row, counters.get(row.name).copied().unwrap_or(0)))
-        .filter(|(_, n)| view.all || *n > 0)
-        .map(|(row, n)| {
-            let cells = [row.name.to_owned(), n.to_string()].into_iter();
-            let text = view.explain.then(|| row.text.to_owned());
-            cells.chain(rate(row.name, n)).chain(text).collect()
+    let rows: Vec<Vec<String>> = verdicts
+        .map(|(name, text)| (name, text, counters.get(name).copied().unwrap_or(0)))
+        .filter(|(.., n)| view.all || *n > 0)
+        .map(|(name, text, n)| {
+            let cells = [name.to_owned(), n.to_string()].into_iter();
+            let text = view.explain.then(|| text.to_owned());
+            cells.chain(rate(name, n)).chain(text).collect()
         })
         .collect();
     match rows.is_empty() {
@@ -663,6 +695,66 @@ backends     any  client-rst     0        0             0        0       0      
         let shown = text(&report, &View::default());
         let asked = shown.strip_prefix(expected).unwrap();
         assert!(asked.starts_with("\nasked by    to   timewait "), "{asked}");
+    }
+
+    #[test]
+    fn quic_listeners_are_shown_below_the_listeners_and_alone() {
+        let mut report = report();
+        report.warnings.clear();
+        report.process.as_mut().unwrap().log_lost = 0;
+        report.quic = vec![Quic {
+            name: "h3".into(),
+            address: "*:443".into(),
+            mode: "enforce".into(),
+            in_force: true,
+            counters: [("quic_admitted", 80), ("quic_vn_room", 20)]
+                .map(|(name, n)| (name.to_owned(), n))
+                .into(),
+            sockets: vec![weir_api::QuicSocket {
+                pending: 12,
+                wait_us: Some(35_000),
+                service_us: Some(2900),
+                buffer: 4096,
+                buffer_limit: 425_984,
+                standing: false,
+            }],
+            settings: [("refuse", "vn"), ("target_wait", "20ms")]
+                .map(|(key, value)| (key.to_owned(), value.into()))
+                .into(),
+            ..Quic::default()
+        }];
+        let shown = text(&report, &View::default());
+        let web = shown
+            .find("  syn_admitted  12345\n\nquic  address")
+            .unwrap();
+        let below = &shown[web + "  syn_admitted  12345\n".len()..];
+        let expected = "
+quic  address  mode     pending  buffer   wait
+h3    *:443    enforce       12   1.0 %  35 ms
+
+h3
+  policy: vn, wait 20ms
+  12 attempts are not answered; the next waits about 35 ms
+  admitted 80 (answered 0), refused 20 (20 %)
+  verdict        count
+  quic_admitted     80
+  quic_vn_room      20
+";
+        assert_eq!(below, expected);
+        let before = report.clone();
+        report.listeners.clear();
+        report.quic[0].counters.insert("quic_admitted".into(), 180);
+        let view = View {
+            before: Some((&before, Duration::from_secs(2))),
+            explain: true,
+            ..View::default()
+        };
+        let alone = text(&report, &view);
+        let first =
+            "weir run --config /etc/weir/weir.toml (pid 7) has 1 QUIC listener\n\nquic  address";
+        assert!(alone.starts_with(first), "{alone}");
+        let row = format!("quic_admitted    180       50  {}", QUIC_VERDICTS[0].text);
+        assert!(alone.contains(&row), "{alone}");
     }
 
     #[test]

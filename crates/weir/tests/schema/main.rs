@@ -69,7 +69,7 @@ target_wait = "20ms"
 "#;
 
 /// Fields that the reports of this test may lack.
-const MAY_BE_ABSENT: [&str; 51] = [
+const MAY_BE_ABSENT: [&str; 65] = [
     // Only while a name does not resolve.
     "ProxyName.failing_seconds",
     // More than 1000 classes have it.
@@ -79,6 +79,21 @@ const MAY_BE_ABSENT: [&str; 51] = [
     "Listener.queue_way_because",
     // Only of a listener that is not in force.
     "Listener.not_in_force_because",
+    // No QUIC server runs here.
+    "Status.quic",
+    "Quic.name",
+    "Quic.address",
+    "Quic.mode",
+    "Quic.in_force",
+    "Quic.warning",
+    "Quic.counters",
+    "Quic.sockets",
+    "QuicSocket.pending",
+    "QuicSocket.wait_us",
+    "QuicSocket.service_us",
+    "QuicSocket.buffer",
+    "QuicSocket.buffer_limit",
+    "QuicSocket.standing",
     // The controller decides nothing: the guard is idle.
     "Decision.at_unix_ms",
     "Decision.class",
@@ -415,6 +430,7 @@ fn reports_are_what_the_openapi_document_describes() {
         "document": document,
         "settings": {
             "Listener": keys::<weir_core::listener::Listener>(),
+            "Quic": keys::<weir_core::quic::QuicListener>(),
             "Class": keys::<weir_core::class::Class>(),
             "Proxy": keys::<weir_core::proxy::Proxy>(),
             "Destination": keys::<weir_core::timewait::Destination>(),

@@ -135,6 +135,7 @@ fn running(runtime_dir: &Path) -> Result<Vec<Running>> {
 /// What `weir run` has in force of a file. The API and the metrics stay as they were at the start.
 fn of_guard(before: &Config, after: &Config) -> Vec<Change> {
     let mut changes = tables(&before.listeners, &after.listeners);
+    changes.extend(tables(&before.quic, &after.quic));
     changes.extend(tables(&before.classes, &after.classes));
     changes.extend(tables(&before.destinations, &after.destinations));
     changes.extend(tables(&before.shapes, &after.shapes));

@@ -19,6 +19,7 @@ pub fn to(status: &mut Status, place: &Where) -> Result<()> {
         .retain_mut(|listener| stays(listener, place));
     // They are about this network namespace.
     if *place != Where::Here {
+        status.quic.clear();
         status.proxies.clear();
         status.destinations.clear();
         status.shapes.clear();
