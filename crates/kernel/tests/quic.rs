@@ -85,14 +85,22 @@ fn c_goes_through_the_model_s_states() {
         1 => (0u32..1200).prop_map(Event::Buffer),
     ];
     let step = prop_oneof![6 => 0u64..3_000_000, 2 => 0u64..200_000_000, 1 => 0u64..5_000_000_000];
-    let rule = (1u64..50_000_000, 1u64..200_000_000, 0u32..1025, 0u32..1025, any::<bool>());
-    let rule = rule.prop_map(|(target_ns, interval_ns, room_1024, floor_1024, vn)| QuicRule {
-        target_ns,
-        interval_ns,
-        room_1024,
-        floor_1024,
-        refuse: if vn { QuicRefuse::Vn } else { QuicRefuse::Drop },
-    });
+    let rule = (
+        1u64..50_000_000,
+        1u64..200_000_000,
+        0u32..1025,
+        0u32..1025,
+        any::<bool>(),
+    );
+    let rule = rule.prop_map(
+        |(target_ns, interval_ns, room_1024, floor_1024, vn)| QuicRule {
+            target_ns,
+            interval_ns,
+            room_1024,
+            floor_1024,
+            refuse: if vn { QuicRefuse::Vn } else { QuicRefuse::Drop },
+        },
+    );
     let events = prop::collection::vec((step, event), 1..300);
     runner(5_000)
         .run(&(rule, events), |(rule, events)| {
@@ -141,7 +149,10 @@ impl World {
     fn new(change: impl FnOnce(&mut QuicListener)) -> World {
         netns::enter_new().expect("a network namespace of our own");
         let mut quic = Quic::load().expect("the programs load");
-        let address = ListenAddress { ip: None, port: PORT };
+        let address = ListenAddress {
+            ip: None,
+            port: PORT,
+        };
         let mut listener = QuicListener::new("h3", address);
         (listener.room, listener.floor) = (0.001, 0.0);
         change(&mut listener);
@@ -153,7 +164,8 @@ impl World {
     /// Fills the buffer over `room`.
     fn fill(&self) {
         let from = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        from.send_to(&[0; 1000], (Ipv4Addr::LOCALHOST, PORT)).unwrap();
+        from.send_to(&[0; 1000], (Ipv4Addr::LOCALHOST, PORT))
+            .unwrap();
         let mut bytes = [0; 1];
         self.socket.peek(&mut bytes).unwrap();
     }
@@ -180,7 +192,11 @@ fn frame(v6: bool, payload: &[u8]) -> Vec<u8> {
 fn framed(v6: bool, from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2([0; 6], [0; 6]);
     let builder = match v6 {
-        true => builder.ipv6(Ipv6Addr::LOCALHOST.octets(), Ipv6Addr::LOCALHOST.octets(), 64),
+        true => builder.ipv6(
+            Ipv6Addr::LOCALHOST.octets(),
+            Ipv6Addr::LOCALHOST.octets(),
+            64,
+        ),
         false => builder.ipv4([127, 0, 0, 1], [127, 0, 0, 1], 64),
     };
     let mut frame = Vec::new();

@@ -405,15 +405,7 @@ mod tests {
             buffer_limit: 1000,
             ..QuicWait::default()
         };
-        let mut judge = |room_1024| {
-            wait.judge(
-                MS,
-                &QuicRule {
-                    room_1024,
-                    ..RULE
-                },
-            )
-        };
+        let mut judge = |room_1024| wait.judge(MS, &QuicRule { room_1024, ..RULE });
         assert_eq!(judge(512), QuicVerdict::QuicVnRoom);
         assert_eq!(judge(700), QuicVerdict::QuicAdmitted);
         assert_eq!(judge(0), QuicVerdict::QuicAdmitted);

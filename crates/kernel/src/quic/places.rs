@@ -39,9 +39,8 @@ pub(super) fn places_of(
 /// Like a dual-stack socket, one on `::` is on every IPv4 address too that no other one names.
 fn addresses(listener: &QuicListener, all: &[QuicListener]) -> Vec<IpAddr> {
     let port = listener.address.port;
-    let is_on_ipv4 = |other: &&QuicListener| {
-        other.address.port == port && other.address.ip == Some(EVERY_IPV4)
-    };
+    let is_on_ipv4 =
+        |other: &&QuicListener| other.address.port == port && other.address.ip == Some(EVERY_IPV4);
     match listener.address.ip {
         None => vec![EVERY_IPV4, EVERY_IPV6],
         Some(ip) if ip == EVERY_IPV6 && !all.iter().any(|one| is_on_ipv4(&one)) => {

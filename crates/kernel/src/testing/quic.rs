@@ -59,8 +59,7 @@ pub fn read(datagram: &[u8], chance: u8) -> Option<CPacket> {
     }
     let mut refusal = [0xff; BUFFER];
     // SAFETY: both buffers have as many bytes as the C reads and writes.
-    let written =
-        unsafe { pure_quic_refuse(refusal.as_mut_ptr(), head.as_ptr(), &packet, chance) };
+    let written = unsafe { pure_quic_refuse(refusal.as_mut_ptr(), head.as_ptr(), &packet, chance) };
     assert!(refusal[written as usize..].iter().all(|byte| *byte == 0));
     let (to, from) = (usize::from(packet.to_len), usize::from(packet.from_len));
     Some(CPacket {

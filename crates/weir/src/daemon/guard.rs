@@ -34,6 +34,7 @@ use crate::daemon::frame::Frame;
 use crate::daemon::overload::{OverloadLog, Total};
 use crate::daemon::profiles::{self, Profiles};
 use crate::daemon::proxies;
+use crate::daemon::quic::QuicGuard;
 use crate::daemon::refusals::Refusals;
 use crate::daemon::relook::Relook;
 use crate::daemon::residence::Residences;
@@ -42,7 +43,6 @@ use crate::daemon::session::{Glance, Session};
 use crate::daemon::shaping::Shaping;
 use crate::daemon::signals::Signals;
 use crate::daemon::sysctls::SysctlWatch;
-use crate::daemon::quic::QuicGuard;
 use crate::daemon::timewait::TimeWaits;
 use crate::failure::{Failure, Result};
 use crate::host::chains::Chains;
@@ -515,7 +515,7 @@ impl<B: Backend> GuardService<B> {
             warnings: self.warnings(),
             controller: controller.map(|control| control.report(&listeners)),
             listeners,
-            quic: Vec::new(),
+            quic: self.quic.report()?,
             classes,
             classes_left_out,
             destinations: self.timewait.report()?,
@@ -529,6 +529,7 @@ impl<B: Backend> GuardService<B> {
     fn metrics(&self, reloads: &Reloads) -> Result<String> {
         let figures = Figures {
             listeners: self.listeners()?,
+            quic: self.quic.report()?,
             classes: self.session.class_reports()?,
             destinations: self.timewait.report()?,
             timewait_asked: self.timewait.asked()?,

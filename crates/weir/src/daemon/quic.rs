@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use weir_core::listener::Mode;
-use weir_core::quic::{QuicCounters, QuicListener, QuicSocket};
+use weir_core::quic::QuicListener;
 use weir_kernel::Quic;
 
 use crate::failure::Result;
 use crate::host::links::Link;
-use crate::show::describe;
+use crate::show::{describe, quic};
 
 /// The QUIC listeners in force. Without one nothing is loaded.
 pub struct QuicGuard {
@@ -16,20 +16,6 @@ pub struct QuicGuard {
     kernel: Option<Quic>,
     /// Interfaces with the programs on them, by index: their names, or why they are not there.
     interfaces: BTreeMap<u32, std::result::Result<String, String>>,
-}
-
-/// A QUIC listener as it is now.
-pub struct QuicReport<'a> {
-    /// What was asked for.
-    pub listener: &'a QuicListener,
-    /// What has become of attempts.
-    pub counters: QuicCounters,
-    /// Its server's sockets.
-    pub sockets: Vec<QuicSocket>,
-    /// Its programs are on one interface at least.
-    pub in_force: bool,
-    /// Why they are not on all of them.
-    pub warning: Option<String>,
 }
 
 impl QuicGuard {
@@ -133,18 +119,18 @@ impl QuicGuard {
     ///
     /// # Errors
     /// The counters cannot be read.
-    pub fn report(&self) -> Result<Vec<QuicReport<'_>>> {
+    pub fn report(&self) -> Result<Vec<weir_api::Quic>> {
         let Some(kernel) = &self.kernel else {
             return Ok(Vec::new());
         };
-        let report = |listener| {
-            Ok(QuicReport {
-                listener,
-                counters: kernel.counters(&listener.name)?,
-                sockets: kernel.sockets(&listener.name)?,
-                in_force: self.attached(listener).next().is_some(),
-                warning: self.warning(listener),
-            })
+        let report = |listener: &QuicListener| {
+            let counters = kernel.counters(&listener.name)?;
+            let sockets = kernel.sockets(&listener.name)?;
+            let in_force = self.attached(listener).next().is_some();
+            let warning = self.warning(listener);
+            Ok(quic::report(
+                listener, &counters, &sockets, in_force, warning,
+            ))
         };
         self.list.iter().map(report).collect()
     }

@@ -26,6 +26,7 @@ mod packet_filters;
 mod peers;
 mod podman;
 mod published;
+mod quic;
 mod reason;
 mod reuse;
 mod scope;

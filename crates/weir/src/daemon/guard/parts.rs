@@ -251,13 +251,13 @@ mod tests {
     use crate::daemon::filters::FilterWatch;
     use crate::daemon::overload::OverloadLog;
     use crate::daemon::profiles::Profiles;
+    use crate::daemon::quic::QuicGuard;
     use crate::daemon::refusals::Refusals;
     use crate::daemon::relook::Relook;
     use crate::daemon::residence::Residences;
     use crate::daemon::session::Session;
     use crate::daemon::shaping::Shaping;
     use crate::daemon::sysctls::SysctlWatch;
-    use crate::daemon::quic::QuicGuard;
     use crate::daemon::timewait::TimeWaits;
     use crate::host::filters::Filters;
     use crate::host::ipvs::ServiceWatch;

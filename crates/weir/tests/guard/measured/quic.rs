@@ -51,7 +51,9 @@ fn run(bed: &Bed, kind: QuicServerKind, times: f64) -> (CrowdResult, SteadyResul
         let (ready, is_ready) = std::sync::mpsc::channel();
         let stop = &stop;
         let asking = scope.spawn(move || {
-            steady.run(path.client, stop, || ready.send(()).unwrap()).unwrap()
+            steady
+                .run(path.client, stop, || ready.send(()).unwrap())
+                .unwrap()
         });
         is_ready.recv().unwrap();
         let came = crowd(path.client, to, times * PEAK, SECONDS, PATIENCE);
@@ -61,7 +63,9 @@ fn run(bed: &Bed, kind: QuicServerKind, times: f64) -> (CrowdResult, SteadyResul
 }
 
 fn guarded(bed: &Bed, keys: &str) -> crate::common::Weir {
-    bed.run(&format!("[[quic]]\nname = \"h3\"\naddress = \"*:{PORT}\"\n{keys}"))
+    bed.run(&format!(
+        "[[quic]]\nname = \"h3\"\naddress = \"*:{PORT}\"\n{keys}"
+    ))
 }
 
 #[test]
