@@ -72,7 +72,9 @@ fn tables_of_other_versions_are_refused() {
 fn a_key_outside_a_listener_is_sent_below_its_header() {
     assert_eq!(
         problems("address = \"*:80\"\n"),
-        ["1:1: unknown table or key \"address\" | address belongs below a line [[listener]] or [[quic]]"]
+        [
+            "1:1: unknown table or key \"address\" | address belongs below a line [[listener]] or [[quic]]"
+        ]
     );
 }
 
