@@ -383,7 +383,7 @@ const ADVICE: [(&str, &str); 44] = [
     ),
     (
         "quic_refused_again",
-        "Clients repeat their Initial when nothing comes back (refuse = drop), or when they ignore the Version Negotiation packet, as some libraries do. Hellos of two datagrams count one here, too.",
+        "The second datagram of a large hello, and 0-RTT data: what follows a refused Initial within 250 ms shares its fate. What a client sends again later is judged, and counted, anew.",
     ),
     (
         "quic_answered",
