@@ -77,8 +77,8 @@ static __always_inline void quic_read(const u8 *head, u32 len, struct quic_packe
 
 	packet->kind = QUIC_NONE;
 	packet->to_len = head[5];
-	/* The second bit is set in all versions that are known (but where both ends have agreed on less, RFC 9287). */
-	if ((head[0] & 0xc0) != 0xc0 || packet->to_len > WEIR_QUIC_CID_MOST)
+	/* The second bit says nothing: ends that may do so send it as they like, servers from their first packet on (RFC 9287). */
+	if (!quic_is_long(head[0]) || packet->to_len > WEIR_QUIC_CID_MOST)
 		return;
 	packet->from_len = head[(QUIC_TO_AT + packet->to_len) & (QUIC_BUFFER - 1)];
 	end = quic_from_at(packet) + packet->from_len;

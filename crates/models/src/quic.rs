@@ -52,8 +52,8 @@ impl LongPacket<'_> {
     /// Reads a datagram's first packet. `None`: it has a short header, an unknown version or ends too soon.
     pub fn read(datagram: &[u8]) -> Option<LongPacket<'_>> {
         let (&flags, rest) = datagram.split_first()?;
-        // The form bit, and the fixed one.
-        if flags & 0xc0 != 0xc0 {
+        // The form bit. The fixed one may be either (RFC 9287).
+        if flags & 0x80 == 0 {
             return None;
         }
         let (version, rest) = rest.split_first_chunk::<4>()?;

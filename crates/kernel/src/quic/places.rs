@@ -51,7 +51,8 @@ fn addresses(listener: &QuicListener, all: &[QuicListener]) -> Vec<IpAddr> {
 }
 
 fn policy_of(listener: &QuicListener, slot: u16) -> quic_policy {
-    let share = |of: f64| (of * 1024.0).round() as u32;
+    // 0 is none at all.
+    let share = |of: f64| (of * 1024.0).ceil() as u32;
     let mut policy = quic_policy {
         target_wait_ns: listener.target_wait.as_nanos() as u64,
         interval_ns: listener.interval.as_nanos() as u64,

@@ -668,6 +668,7 @@ impl<B: Backend> Service for GuardService<B> {
         }
         Ok(Reloaded {
             listeners,
+            quic: self.quic.list().len(),
             destinations,
             not_in_force,
             warnings,

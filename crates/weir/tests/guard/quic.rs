@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use weir_testbed::quic::{QuicServer, QuicServerKind, attempt};
 
-use crate::common::{Bed, PATIENCE, PORT, Weir, until};
+use crate::common::{Bed, PATIENCE, PORT, Weir, until, within};
 
 fn guarded(bed: &Bed, keys: &str) -> Weir {
     bed.run(&format!(
@@ -24,6 +25,12 @@ fn counter(bed: &Bed, name: &str) -> u64 {
     counter
         .as_u64()
         .unwrap_or_else(|| panic!("no {name}: {status}"))
+}
+
+/// What is at tc ingress of the server's loopback device.
+fn programs(bed: &Bed) -> Vec<String> {
+    let chain = within(bed.server(), || weir_kernel::chain(1).unwrap());
+    chain.into_iter().map(|program| program.name).collect()
 }
 
 #[test]
@@ -46,4 +53,49 @@ fn every_attempt_and_its_answer_are_seen_by_either_family_and_on_loopback() {
     for socket in status["quic"][0]["sockets"].as_array().unwrap() {
         assert_eq!(socket["pending"], 0, "{status}");
     }
+}
+
+#[test]
+fn a_reload_keeps_the_counters_of_a_listener_that_stays_and_takes_off_the_others() {
+    let Some(bed) = Bed::new() else { return };
+    let weir = guarded(&bed, "");
+    let path = bed.veth4();
+    let server = QuicServer::start(bed.server(), path.at(PORT), quick()).unwrap();
+    let come = || attempt(path.client, server.address(), PATIENCE).unwrap();
+    let mut first = come().connected();
+    bed.write_config(&format!(
+        "[[quic]]\nname = \"h3\"\naddress = \"*:{PORT}\"\nmode = \"observe\"\n\
+         [[quic]]\nname = \"other\"\naddress = \"*:{}\"\n",
+        PORT + 1
+    ));
+    assert!(bed.weir("reload").status.success());
+    come().connected();
+    assert_eq!(bed.status()["quic"][0]["mode"], "observe");
+    assert_eq!(counter(&bed, "quic_admitted"), 2);
+    bed.write_config(&format!("[[listener]]\naddress = \"*:{}\"\n", PORT + 1));
+    assert!(bed.weir("reload").status.success());
+    assert_eq!(bed.status()["quic"], serde_json::Value::Null);
+    assert_eq!(programs(&bed), ["guard_tc"]);
+    // What was established goes on, whatever becomes of weir.
+    first.echo(PATIENCE).unwrap();
+    drop(weir);
+    first.echo(PATIENCE).unwrap();
+}
+
+#[test]
+fn connections_go_on_when_weir_is_killed_and_nothing_of_it_is_left() {
+    let Some(bed) = Bed::new() else { return };
+    let weir = guarded(&bed, "refuse = \"drop\"\n");
+    let path = bed.veth4();
+    let server = QuicServer::start(bed.server(), path.at(PORT), quick()).unwrap();
+    let come = || attempt(path.client, server.address(), PATIENCE).unwrap();
+    let mut first = come().connected();
+    assert_eq!(programs(&bed), ["quic_in"]);
+    weir.signal(Signal::SIGKILL);
+    weir.end();
+    until("nothing is attached", || {
+        programs(&bed).is_empty().then_some(())
+    });
+    first.echo(PATIENCE).unwrap();
+    come().connected().echo(PATIENCE).unwrap();
 }
