@@ -1,7 +1,7 @@
 //! `weir status`: queues, policy and verdicts of every listener under guard, and every proxy. It exits with 4 if
 //! there is neither.
 
-mod narrow;
+pub mod narrow;
 
 use std::io::IsTerminal;
 use std::path::Path;

@@ -322,6 +322,30 @@ fn a_pod_has_the_name_of_the_folder_that_kubelet_keeps_its_logs_in() {
 }
 
 #[test]
+fn a_place_that_is_mistyped_is_told_by_events_as_by_status() {
+    let Some(bed) = Bed::new() else { return };
+    let netns = Netns::create("typed").unwrap();
+    let _server = Server::inside(&netns, PORT);
+    let _weir = bed.run(&listener("web", &format!("netns:{}", netns.name()), ""));
+    workloads(&bed, "web", 1);
+    for command in ["events", "status"] {
+        for json in ["", " --json"] {
+            let output = bed.weir(&format!("{command} --where netns:typo{json}"));
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{command}{json}: {said}");
+            assert!(
+                said.contains("nothing is guarded in network namespace typo"),
+                "{command}{json}: {said}"
+            );
+            assert!(said.contains(netns.name()), "{command}{json}: {said}");
+            assert!(output.stdout.is_empty(), "no lines are valid JSON lines");
+        }
+        let there = bed.weir(&format!("{command} --where netns:{}", netns.name()));
+        assert_eq!(there.status.code(), Some(0), "{command}");
+    }
+}
+
+#[test]
 fn a_namespace_ends_although_it_was_guarded() {
     let Some(bed) = Bed::new() else { return };
     let (netns, other) = (
