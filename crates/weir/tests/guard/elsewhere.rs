@@ -261,6 +261,21 @@ fn a_container_is_guarded_under_its_id_and_again_after_its_restart() {
         refused += 2;
         assert_eq!(bed.counter(0, "syn_reset_full"), refused, "the sum goes on");
     }
+    until("each end and each start is an event", || {
+        let kinds = kinds_of_events(&bed, &format!("container:{}", &id[..12]));
+        let expected = ["workload_on", "workload_off"].repeat(3);
+        (kinds.into_iter().filter(|kind| kind.starts_with("workload")))
+            .eq(expected)
+            .then_some(())
+    });
+}
+
+fn kinds_of_events(bed: &Bed, place: &str) -> Vec<String> {
+    let output = bed.weir(&format!("events --json --where {place}"));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let kind = |line: &str| -> serde_json::Value { serde_json::from_str(line).unwrap() };
+    let kinds = lines.lines().map(|line| kind(line)["kind"].clone());
+    kinds.map(|kind| kind.as_str().unwrap().to_owned()).collect()
 }
 
 /// Docker's file of a container's name, in a folder that takes the place of /var/lib for weir alone.
