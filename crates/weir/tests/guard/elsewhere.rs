@@ -361,6 +361,29 @@ fn a_place_that_is_mistyped_is_told_by_events_as_by_status() {
 }
 
 #[test]
+fn the_doctor_inside_says_that_the_namespace_is_guarded_from_outside() {
+    let Some(bed) = Bed::new() else { return };
+    let netns = Netns::create("inside").unwrap();
+    let _server = Server::inside(&netns, PORT);
+    let weir = bed.run(&listener("web", &format!("netns:{}", netns.name()), ""));
+    workloads(&bed, "web", 1);
+    let _clients = connect(&netns, at(PORT), 6);
+    let doctor = || {
+        let output = within(&netns, || bed.command("doctor").output().unwrap());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = doctor();
+    assert!(said.contains("its programs are on lo"), "{said}");
+    assert!(said.contains("start no second one"), "{said}");
+    assert!(!said.contains("`weir protect"), "{said}");
+    weir.signal(Signal::SIGTERM);
+    weir.end();
+    let said = doctor();
+    assert!(said.contains("`weir protect"), "{said}");
+    assert!(!said.contains("start no second"), "{said}");
+}
+
+#[test]
 fn a_namespace_ends_although_it_was_guarded() {
     let Some(bed) = Bed::new() else { return };
     let (netns, other) = (
