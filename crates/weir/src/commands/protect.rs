@@ -21,8 +21,8 @@ use crate::daemon::guard::Start;
 use crate::daemon::guard::elsewhere::Every;
 use crate::daemon::session::{Session, listeners_of};
 use crate::failure::{Code, Failure, Result};
+use crate::host::containers;
 use crate::host::links::Link;
-use crate::host::namespaces;
 use crate::host::privileges;
 use crate::host::published::{Leads, leads as published_from};
 use crate::host::shortcomings;
@@ -273,7 +273,7 @@ fn listen(wanted: &Wanted, listeners: &[Listener], there: &[ListenSocket]) -> Re
         return Err(Failure::failed(message, hint));
     }
     let elsewhere = || {
-        let spaces = namespaces::others().into_iter();
+        let spaces = containers::spaces().into_iter();
         let with_ports = spaces.map(|space| (space.ports(), space));
         with_ports.filter(|(ports, _)| !ports.is_empty()).collect()
     };

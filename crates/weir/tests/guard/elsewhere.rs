@@ -264,9 +264,11 @@ fn a_container_is_guarded_under_its_id_and_again_after_its_restart() {
     until("each end and each start is an event", || {
         let kinds = kinds_of_events(&bed, &format!("container:{}", &id[..12]));
         let expected = ["workload_on", "workload_off"].repeat(3);
-        (kinds.into_iter().filter(|kind| kind.starts_with("workload")))
-            .eq(expected)
-            .then_some(())
+        (kinds
+            .into_iter()
+            .filter(|kind| kind.starts_with("workload")))
+        .eq(expected)
+        .then_some(())
     });
 }
 
@@ -275,7 +277,9 @@ fn kinds_of_events(bed: &Bed, place: &str) -> Vec<String> {
     let lines = String::from_utf8(output.stdout).unwrap();
     let kind = |line: &str| -> serde_json::Value { serde_json::from_str(line).unwrap() };
     let kinds = lines.lines().map(|line| kind(line)["kind"].clone());
-    kinds.map(|kind| kind.as_str().unwrap().to_owned()).collect()
+    kinds
+        .map(|kind| kind.as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// Docker's file of a container's name, in a folder that takes the place of /var/lib for weir alone.
@@ -300,6 +304,33 @@ fn a_container_has_the_name_that_docker_gave_it() {
         let said = String::from_utf8(bed.weir("why 127.0.0.1").stdout).unwrap();
         said.contains("web@shop-web-1").then_some(())
     });
+}
+
+#[test]
+fn hints_call_a_container_by_its_name() {
+    let Some(bed) = Bed::new() else { return };
+    let id = "2a3b4c5d6e7f".repeat(6)[..64].to_owned();
+    let Some(container) = StandIn::new(&id) else {
+        return;
+    };
+    let lib = bed.folder.path().join("lib");
+    let its = lib.join("docker/containers").join(&id);
+    std::fs::create_dir_all(&its).unwrap();
+    std::fs::write(its.join("config.v2.json"), r#"{"Name":"/shop-web-1"}"#).unwrap();
+    let _server = container.start(PORT);
+    let run = |arguments: &str| {
+        within(bed.server(), || {
+            weir_testbed::netns::bind_over(&lib, Path::new("/var/lib")).unwrap();
+            bed.command(arguments).output().unwrap()
+        })
+    };
+    let doctor: Value = serde_json::from_slice(&run("doctor --json").stdout).unwrap();
+    let others = doctor["namespace"]["elsewhere"].to_string();
+    assert!(others.contains("container shop-web-1)"), "{others}");
+    assert!(!others.contains(&id[..12]), "{others}");
+    let said = String::from_utf8(run(&format!("protect {PORT}")).stderr).unwrap();
+    let command = format!("`weir protect {PORT} --where container:shop-web-1`");
+    assert!(said.contains(&command), "{said}");
 }
 
 /// kubelet's folder of a pod's logs, in the place of /var/log for weir alone; the pod's cgroup as kubelet has it.
