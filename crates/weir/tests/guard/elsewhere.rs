@@ -496,6 +496,45 @@ fn at_loopback(netns: &Netns) -> Vec<String> {
     programs.into_iter().map(|program| program.name).collect()
 }
 
+/// As Docker moves that of a container which ends.
+#[test]
+fn an_interface_that_comes_from_a_container_is_guarded_without_a_warning() {
+    let Some(bed) = Bed::new() else { return };
+    let netns = Netns::create("ends").unwrap();
+    let link = ["link", "add", "v0", "type", "veth", "peer", "v1"];
+    netns.ip(&link).unwrap();
+    // Whatever else runs on this machine has other ports.
+    let port = 18_081;
+    let _server = Server::inside(&netns, port);
+    let _own = listen(bed.server(), at(port), BACKLOG);
+    let _weir = bed.run(&listener_at(port, "web", "machine", ""));
+    let attached = |name: &str, device: &str| {
+        let all = workloads(&bed, "web", 2).into_iter();
+        let its = all.filter(|one| one["name"] == name);
+        its.flat_map(|one| one["attached_to"].as_array().cloned().unwrap_or_default())
+            .any(|one| one == device)
+    };
+    until("it is attached to it", || {
+        attached(netns.name(), "v0").then_some(())
+    });
+    let to_own = ["link", "set", "v0", "netns", bed.server().name()];
+    netns.ip(&to_own).unwrap();
+    until("it is guarded where it is now", || {
+        bed.log_text()
+            .contains("guarding interface v0")
+            .then_some(())
+    });
+    assert!(
+        !bed.log_text().contains("File exists"),
+        "{}",
+        bed.log_text()
+    );
+    let there = within(bed.server(), || {
+        weir_kernel::chain(nix::net::if_::if_nametoindex("v0").unwrap()).unwrap()
+    });
+    assert_eq!(there.len(), 1, "{there:?}");
+}
+
 #[test]
 fn kill_9_leaves_nothing_in_other_namespaces() {
     let Some(bed) = Bed::new() else { return };
