@@ -76,7 +76,8 @@ pub struct Event {
     /// The listener
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listener: Option<String>,
-    /// The container, unit, pod or network namespace in which the listener is guarded (`where`); absent in weir's own namespace
+    /// The container, unit, pod or network namespace in which the listener is guarded (`where`); absent in weir's own
+    /// namespace, but for workload_on and workload_off
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
     /// The class

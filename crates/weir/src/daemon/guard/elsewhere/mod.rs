@@ -8,6 +8,7 @@
 mod changes;
 mod due;
 mod every;
+mod own;
 mod renew;
 mod report;
 mod service;
@@ -31,6 +32,7 @@ use crate::failure::{Failure, Result};
 
 use changes::Changes;
 use due::{Due, Pace, Why};
+use own::{FoundOwn, OwnWorkloads};
 use space::{Space, news};
 pub use world::{Machine, World};
 
@@ -96,6 +98,9 @@ pub struct Elsewhere {
     gone: BTreeMap<String, Counters>,
     /// What has become of listeners there.
     changes: Changes,
+    own_workloads: OwnWorkloads,
+    /// When these are looked at next.
+    own_look_at: Instant,
     /// What could not be put in force in weir's own namespace, and is not tried again and again.
     pub refused: Option<Vec<Listener>>,
 }
@@ -147,6 +152,8 @@ impl Elsewhere {
             moved: 0,
             gone: BTreeMap::new(),
             changes: Changes::none(now),
+            own_workloads: OwnWorkloads::default(),
+            own_look_at: now,
             refused: None,
         }
     }
@@ -173,6 +180,7 @@ impl Elsewhere {
             self.world = None;
             let spaces = std::mem::take(&mut self.spaces);
             self.changes.say(spaces.values().flat_map(Space::end));
+            self.changes.say(self.own_workloads.end());
             self.leaving.extend(spaces.into_keys());
             (self.sockets, self.due) = Default::default();
             self.let_go(kernel);
@@ -336,6 +344,28 @@ impl Elsewhere {
         for namespace in seen {
             self.tell_of(namespace);
         }
+    }
+
+    /// Says which servers of weir's own namespace have come and gone, if it is time, once the session guards those that have come.
+    pub fn look_at_own(&mut self, now: Instant) {
+        if self.refused.is_some() || now < self.own_look_at {
+            return;
+        }
+        self.own_look_at = now + LOOK_EVERY;
+        let sockets = self.sockets_in(self.own);
+        let found = in_force(&self.asked, &addresses(&sockets)).into_iter();
+        let own = |(listener, at): (&Listener, usize)| {
+            let name = sockets[at].workload.name(&listener.location)?;
+            let port = listener.address.port;
+            let mut its = sockets.iter().filter(|one| one.found.port == port);
+            Some(FoundOwn {
+                label: format!("{}@{name}", listener.name),
+                address: listener.address,
+                listens: its.any(|one| one.listens),
+            })
+        };
+        let found: Vec<FoundOwn> = found.filter_map(own).collect();
+        self.changes.say(self.own_workloads.take(&found, now));
     }
 
     /// The events of what has become of listeners there since the last call.

@@ -79,13 +79,14 @@ impl<B: Backend> GuardService<B> {
             |all: &[Listener]| -> Vec<u16> { all.iter().map(|one| one.address.port).collect() };
         let asked = ports(self.elsewhere.asked());
         self.elsewhere.work(self.session.spaces_mut(), now);
-        for event in self.elsewhere.events(now) {
-            self.events.note(event);
-        }
         if ports(self.elsewhere.asked()) != asked {
             self.session.know(self.elsewhere.asked().to_vec());
         }
         self.follow_own();
+        self.elsewhere.look_at_own(now);
+        for event in self.elsewhere.events(now) {
+            self.events.note(event);
+        }
     }
 
     /// Guards every server in a place, also those that come (`weir protect all --where`).

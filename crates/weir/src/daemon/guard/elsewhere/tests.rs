@@ -315,6 +315,27 @@ fn a_workload_that_cannot_be_guarded_is_an_event_until_it_can() {
 }
 
 #[test]
+fn a_unit_that_ended_in_weir_s_own_namespace_is_an_event_too() {
+    let mut bed = Bed::new();
+    let look = |bed: &mut Bed, after: Duration| {
+        bed.work_after(after);
+        bed.elsewhere.look_at_own(bed.now);
+        bed.events()
+    };
+    let first = bed.starts(OWN, "web-1");
+    let second = Duration::from_secs(1);
+    assert_eq!(look(&mut bed, second), [ON].map(of_web_1));
+    bed.stops(&first);
+    assert_eq!(look(&mut bed, second), [], "it may be starting again");
+    assert_eq!(look(&mut bed, SILENT), [OFF].map(of_web_1));
+    assert_eq!(look(&mut bed, SILENT), [], "once");
+    bed.starts(OWN, "web-1");
+    assert_eq!(look(&mut bed, second), [ON].map(of_web_1));
+    bed.elsewhere.set(&[], &mut bed.kernel).unwrap();
+    assert_eq!(bed.events(), [OFF].map(of_web_1));
+}
+
+#[test]
 fn every_port_of_a_place_is_guarded_now_and_later_and_none_of_another_place() {
     let mut bed = Bed::new();
     bed.starts_at(81, 7, "web-1");
