@@ -8,7 +8,7 @@ use crate::listener::is_false;
 use crate::{Cause, Decision};
 
 /// The kinds of events of this version.
-pub const EVENT_KINDS: [&str; 16] = [
+pub const EVENT_KINDS: [&str; 18] = [
     "start",
     "stop",
     "reload",
@@ -18,6 +18,8 @@ pub const EVENT_KINDS: [&str; 16] = [
     "syn_flood",
     "not_in_force",
     "in_force",
+    "workload_on",
+    "workload_off",
     "class_held",
     "class_released",
     "class_changed",
@@ -65,15 +67,17 @@ pub struct Event {
     /// What happened, in one word
     ///
     /// start, stop; reload, reload_failed; overload, over_rate and syn_flood (episode says whether it begins, lasts or
-    /// has ended); class_held and class_released by the controller; class_changed by a user; backend_down, backend_up;
-    /// refusal, a sampled one; left_out, refusals that the bound on events left out. Clients pass words over that they do not know.
+    /// has ended); not_in_force, in_force; workload_on, workload_off, a workload that comes under guard or is no longer; class_held
+    /// and class_released by the controller; class_changed by a user; backend_down, backend_up; refusal, a sampled one; left_out,
+    /// refusals or changes of workloads that the bound on events left out. Clients pass words over that they do not know.
     pub kind: String,
     /// What happened, in a sentence
     pub text: String,
     /// The listener
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listener: Option<String>,
-    /// The container, unit, pod or network namespace in which the listener is guarded (`where`); absent in weir's own namespace
+    /// The container, unit, pod or network namespace in which the listener is guarded (`where`); absent in weir's own
+    /// namespace, but for workload_on and workload_off
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
     /// The class
@@ -100,7 +104,7 @@ pub struct Event {
     /// Of kind refusal: who was refused, and what the guard saw
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Refusal>,
-    /// Of kind left_out: how many sampled refusals were no events
+    /// Of kind left_out: how many sampled refusals, or changes of workloads, were no events
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<u64>,
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::process::Command;
 use std::time::Duration;
 
 use etherparse::PacketBuilder;
@@ -545,6 +546,38 @@ fn a_device_that_moves_is_judged_by_the_policy_of_where_it_is() {
         .unwrap();
     assert!(world.connects());
     assert_eq!((admitted(&guard, id), admitted(&guard, theirs)), (1, 1));
+}
+
+/// As an engine moves that of a container which starts, and which ends.
+#[test]
+fn a_device_that_moves_takes_its_link_along() {
+    let Some(mut guard) = guard() else { return };
+    let world = Move::new();
+    guard.apply(&[web()], &[]).unwrap();
+    let at = path_of(&world.guarded);
+    let id = guard.apply_in(&at, &[web()], true).unwrap();
+    let ifindex = at.enter(|_| Ok(if_nametoindex("v0").unwrap())).unwrap();
+    attach_in(&mut guard, &at, id, ifindex).unwrap();
+    // ip takes the id of a thread, too.
+    let here = nix::unistd::gettid().to_string();
+    let to_here = ["link", "set", "v0", "netns", &here];
+    world.guarded.ip(&to_here).unwrap();
+    let moved = if_nametoindex("v0").unwrap();
+    let programs = || weir_kernel::chain(moved).unwrap().len();
+    assert_eq!(programs(), 1, "it has the program already");
+    guard.attach(moved, false).unwrap();
+    assert_eq!((programs(), guard.devices_in(id).len()), (1, 0));
+    guard.remove(&[id]);
+    assert_eq!(programs(), 1, "it is this namespace's now");
+    // And back, before weir has let it go here.
+    let id = guard.apply_in(&at, &[web()], true).unwrap();
+    let back = ["link", "set", "v0", "netns", world.guarded.name()];
+    let ip = Command::new("ip").args(back).status().unwrap();
+    assert!(ip.success());
+    let ifindex = at.enter(|_| Ok(if_nametoindex("v0").unwrap())).unwrap();
+    attach_in(&mut guard, &at, id, ifindex).unwrap();
+    guard.detach(moved);
+    assert_eq!(guard.devices_in(id), [ifindex].into());
 }
 
 #[test]

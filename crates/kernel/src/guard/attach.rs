@@ -111,14 +111,23 @@ fn create(
 
 /// Whether the device that this tcx link was made for is still there, in whichever namespace.
 pub(crate) fn is_on_device(link: BorrowedFd<'_>) -> bool {
+    // SAFETY: of a tcx link the kernel fills in this member of the union; all zero it is valid, too.
+    info_of(link).is_some_and(|info| unsafe { info.__bindgen_anon_1.tcx.ifindex } != 0)
+}
+
+/// The id of a link; `None`: the kernel does not say.
+pub(super) fn link_id(link: BorrowedFd<'_>) -> Option<u32> {
+    Some(info_of(link)?.id)
+}
+
+fn info_of(link: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_link_info> {
     let mut info = libbpf_sys::bpf_link_info::default();
     let mut len = size_of::<libbpf_sys::bpf_link_info>() as u32;
     // SAFETY: info has len bytes, and asks for no arrays.
     let failed = unsafe {
         libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut len)
     };
-    // SAFETY: of a tcx link the kernel fills in this member of the union; all zero it is valid, too.
-    failed == 0 && unsafe { info.__bindgen_anon_1.tcx.ifindex } != 0
+    (failed == 0).then_some(info)
 }
 
 fn explain(hook: Hook, ifindex: u32) -> Error {

@@ -73,7 +73,7 @@ pub(super) enum Outcome {
     Linked(OwnedFd),
     /// The program for devices without a link header is needed.
     Bare(Job),
-    Failed(Error),
+    Failed(NamespacePath, Error),
 }
 
 impl Attacher {
@@ -188,7 +188,7 @@ impl Job {
         let outcome = match linked.unwrap_or_else(|_| Err(panicked(ifindex))) {
             Ok(Some(link)) => Outcome::Linked(link),
             Ok(None) => Outcome::Bare(self),
-            Err(error) => Outcome::Failed(error),
+            Err(error) => Outcome::Failed(self.at, error),
         };
         Done {
             namespace,
@@ -275,7 +275,7 @@ mod tests {
         nix::poll::poll(&mut fds, 10_000u16).unwrap();
         let done = attacher.done();
         assert_eq!(done.len(), 1);
-        assert!(done[0].ifindex == 7 && matches!(done[0].outcome, Outcome::Failed(_)));
+        assert!(done[0].ifindex == 7 && matches!(done[0].outcome, Outcome::Failed(..)));
         assert!(attacher.done().is_empty());
     }
 }

@@ -59,6 +59,8 @@ pub(crate) struct Chain {
     pub revision: u64,
     /// The programs' ids, in order.
     pub programs: Vec<u32>,
+    /// The ids of the links by which they are there, likewise; 0 of a program without one.
+    pub links: Vec<u32>,
 }
 
 /// Where a program is to be attached.
@@ -107,14 +109,15 @@ pub fn is_own(id: u32) -> bool {
 
 /// The chain at tc ingress of an interface; none of one that has gone.
 pub(crate) fn tcx(ifindex: u32) -> Result<Chain> {
-    let mut ids = [0u32; MOST];
+    let (mut ids, mut links) = ([0u32; MOST], [0u32; MOST]);
     let mut opts = libbpf_sys::bpf_prog_query_opts {
         sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
         prog_ids: ids.as_mut_ptr(),
+        link_ids: links.as_mut_ptr(),
         ..Default::default()
     };
     opts.__bindgen_anon_1.count = MOST as u32;
-    // SAFETY: opts is initialised, and the array that it names has as many entries as it says; both outlive the call.
+    // SAFETY: opts is initialised, and the arrays that it names have as many entries as it says; all outlive the call.
     let failed = unsafe {
         libbpf_sys::bpf_prog_query_opts(ifindex as i32, libbpf_sys::BPF_TCX_INGRESS, &mut opts)
     };
@@ -125,6 +128,7 @@ pub(crate) fn tcx(ifindex: u32) -> Result<Chain> {
             return Ok(Chain {
                 revision: 0,
                 programs: Vec::new(),
+                links: Vec::new(),
             });
         }
         _ => {
@@ -138,6 +142,7 @@ pub(crate) fn tcx(ifindex: u32) -> Result<Chain> {
     Ok(Chain {
         revision: opts.revision,
         programs: ids[..count.min(MOST)].to_vec(),
+        links: links[..count.min(MOST)].to_vec(),
     })
 }
 

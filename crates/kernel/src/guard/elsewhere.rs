@@ -190,7 +190,11 @@ impl Guard {
         }
         let outcome = match outcome {
             Outcome::Linked(link) => Ok(Some(link)),
-            Outcome::Failed(error) => Err(error),
+            Outcome::Failed(at, error) => {
+                let there = at.enter_if(namespace, || chain::tcx(ifindex));
+                let link = there.ok().and_then(|chain| self.take_link(&chain.links));
+                link.map(Some).ok_or(error)
+            }
             Outcome::Bare(job) => match self.attach_bare(job) {
                 Ok(()) => return None,
                 Err(error) => Err(error),
@@ -205,6 +209,21 @@ impl Guard {
             ifindex,
             outcome,
         })
+    }
+
+    /// The link of ours that is one of these, taken from where it was. A device may have moved from one namespace to another, as
+    /// engines move those of containers that start and end, and its link has moved with it: the kernel takes no program twice.
+    pub(super) fn take_link(&mut self, there: &[u32]) -> Option<OwnedFd> {
+        let is_there = |link: &OwnedFd| {
+            let id = attach::link_id(link.as_fd());
+            id.is_some_and(|id| there.contains(&id))
+        };
+        let mut own = self.links.iter();
+        let found = own.find(|(_, attached)| is_there(&attached.tcx));
+        if let Some((&ifindex, _)) = found {
+            return self.links.remove(&ifindex).map(|attached| attached.tcx);
+        }
+        self.namespaces.take_link(is_there)
     }
 
     fn attach_bare(&mut self, job: Job) -> Result<()> {

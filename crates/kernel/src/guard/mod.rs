@@ -425,7 +425,13 @@ impl Guard {
             // Before packets come, so that no connection of theirs is missed.
             self.begin_watch();
             let program = self.program_for(Some(header))?;
-            let tcx = link(program, ifindex, Hook::Tcx(Rank::Guard))?;
+            let tcx = match link(program, ifindex, Hook::Tcx(Rank::Guard)) {
+                Ok(link) => link,
+                Err(error) => {
+                    let links = chain::tcx(ifindex).map_or(Vec::new(), |chain| chain.links);
+                    self.take_link(&links).ok_or(error)?
+                }
+            };
             self.links.insert(ifindex, Attached { tcx, xdp: None });
         }
         let has_front = self.links[&ifindex].xdp.is_some();

@@ -249,6 +249,15 @@ impl Namespaces {
         links
     }
 
+    /// The first link that is so, which no namespace has any more then.
+    pub fn take_link(&mut self, is_it: impl Fn(&OwnedFd) -> bool) -> Option<OwnedFd> {
+        self.guarded.values_mut().find_map(|guarded| {
+            let mut links = guarded.links.iter();
+            let (&ifindex, _) = links.find(|(_, link)| is_it(link))?;
+            guarded.links.remove(&ifindex)
+        })
+    }
+
     /// By which rules know the listeners of this name; `None`: there are none.
     pub fn owner(&self, name: &str) -> Option<OwnerId> {
         self.owners.get(name).copied()

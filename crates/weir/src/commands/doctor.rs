@@ -20,7 +20,7 @@ use scope::Scope;
 
 use crate::cli::Doctor;
 use crate::failure::{Failure, ROOT_HINT, Result};
-use crate::host::chains;
+use crate::host::chains::{self, Chain};
 use crate::host::diagnosis::{
     Facts, Finding, Guarded, Passage, Queue, Receiver, Socket, State, advise, fold,
 };
@@ -30,7 +30,7 @@ use crate::host::links::{self, Link};
 use crate::host::ports;
 use crate::host::processes::{Process, owners};
 use crate::host::vrf;
-use crate::ipc::control::{ask, namespace};
+use crate::ipc::control::{self, ask, namespace};
 use crate::show::describe;
 use crate::show::output::{print, print_json};
 use crate::show::table::{Align, table};
@@ -190,6 +190,11 @@ fn facts(runtime_dir: &Path, begun: &Glimpse) -> Result<Facts> {
     let softnet = std::fs::read_to_string("/proc/net/softnet_stat").ok();
     let range = ports::range();
     let local_ports = range.as_ref().map_or(0, |range| range.len() as u32);
+    // What cannot be read is with the filters.
+    let chains = chains::all().unwrap_or_default();
+    let guarded_from_outside = guarded_from_outside(runtime_dir, &chains);
+    let is_guarded_outside = !guarded_from_outside.is_empty();
+    let sockets = sockets(runtime_dir, begun, is_guarded_outside);
     Ok(Facts {
         tw_reuse: sysctl("net/ipv4/tcp_tw_reuse"),
         timestamps: sysctl("net/ipv4/tcp_timestamps"),
@@ -204,10 +209,10 @@ fn facts(runtime_dir: &Path, begun: &Glimpse) -> Result<Facts> {
         receive_drops: softnet.as_deref().and_then(receive_drops),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         receivers: receivers(&links, Path::new("/sys/class/net")),
-        // What cannot be read is with the filters.
-        chains: chains::all().unwrap_or_default(),
+        chains,
+        guarded_from_outside,
         lonely_veths: lonely_veths(&links),
-        sockets: sockets(runtime_dir, begun).map_err(|error| error.to_string()),
+        sockets: sockets.map_err(|error| error.to_string()),
     })
 }
 
@@ -317,7 +322,21 @@ impl Glimpse {
     }
 }
 
-fn sockets(runtime_dir: &Path, begun: &Glimpse) -> weir_kernel::Result<Vec<Socket>> {
+/// Interfaces on which programs of a weir are, if none runs in this network namespace: another one's weir guards it, as that of
+/// the host guards a container.
+fn guarded_from_outside(runtime_dir: &Path, chains: &[Chain]) -> Vec<String> {
+    let runs_here = namespace().is_ok_and(|here| control::guarded(runtime_dir).contains(&here));
+    let its = chains
+        .iter()
+        .filter(|chain| !runs_here && chain.is_guarded());
+    its.map(|chain| chain.interface.clone()).collect()
+}
+
+fn sockets(
+    runtime_dir: &Path,
+    begun: &Glimpse,
+    is_guarded_outside: bool,
+) -> weir_kernel::Result<Vec<Socket>> {
     let listening = Guard::load()?.listen_sockets()?;
     let now = begun.next();
     let mut owners = owners(&listening.iter().map(|socket| socket.inode).collect());
@@ -335,6 +354,7 @@ fn sockets(runtime_dir: &Path, begun: &Glimpse) -> weir_kernel::Result<Vec<Socke
             vrf: vrfs.remove(&socket.inode),
             queue: begun.until(&now, socket.inode),
             guarded: guarded.get(&address).cloned(),
+            is_guarded_outside,
             address,
         }
     };

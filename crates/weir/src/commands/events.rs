@@ -1,5 +1,5 @@
 //! `weir events`: what happened in the guard and in all processes of proxies of this network namespace. It exits with 4 if
-//! there is none, unless it follows.
+//! there is none, and with 1 if nothing is guarded in the place that `--where` names, unless it follows.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use weir_core::units::count;
 use weir_core::workload::Where;
 
 use crate::cli::{Events, Since};
-use crate::commands::status::not_running;
+use crate::commands::status::{collect, narrow, not_running};
 use crate::daemon::events::MOST_READ;
 use crate::daemon::proxies::Peers;
 use crate::failure::Result;
@@ -34,6 +34,14 @@ pub fn run(runtime_dir: &Path, args: &Events) -> Result<()> {
         let (found, events) = reader.next()?;
         if first && found == 0 && !args.follow {
             return Err(not_running(runtime_dir));
+        }
+        if first && let Some(place) = nowhere(&events, args, found) {
+            match (is_guarded(runtime_dir, place), args.follow) {
+                (Err(failure), false) => return Err(failure),
+                // It may come yet.
+                (Err(failure), true) => warn_text(failure),
+                (Ok(()), _) => {}
+            }
         }
         let mut wanted: Vec<&Event> = events.iter().filter(|one| is_wanted(one, args)).collect();
         if first {
@@ -59,12 +67,30 @@ pub fn run(runtime_dir: &Path, args: &Events) -> Result<()> {
 }
 
 fn is_wanted(event: &Event, args: &Events) -> bool {
-    let is_there = |place: &Where| match (place, event.workload.as_deref()) {
+    let is_of_kind = args.kind.is_empty() || args.kind.contains(&event.kind);
+    is_of_kind && args.place.as_ref().is_none_or(|place| is_in(event, place))
+}
+
+fn is_in(event: &Event, place: &Where) -> bool {
+    match (place, event.workload.as_deref()) {
         (Where::Here, workload) => workload.is_none(),
         (place, workload) => workload.is_some_and(|name| place.names(name)),
-    };
-    let is_of_kind = args.kind.is_empty() || args.kind.contains(&event.kind);
-    is_of_kind && args.place.as_ref().is_none_or(is_there)
+    }
+}
+
+/// The place that was asked for, if nothing that is kept happened there, of whatever kind and however long ago.
+fn nowhere<'a>(events: &[Event], args: &'a Events, found: usize) -> Option<&'a Where> {
+    let place = args.place.as_ref().filter(|_| found > 0)?;
+    (!events.iter().any(|event| is_in(event, place))).then_some(place)
+}
+
+/// Whether something is guarded in a place now, in which nothing needs to have happened yet.
+///
+/// # Errors
+/// Nothing is: as `weir status --where` says it, for the name may be mistyped.
+fn is_guarded(runtime_dir: &Path, place: &Where) -> Result<()> {
+    let (mut status, _) = collect(runtime_dir)?;
+    narrow::to(&mut status, place)
 }
 
 /// Leaves of what happened before only what is asked for.
@@ -236,6 +262,27 @@ mod tests {
         assert_eq!(wanted(Some("container:web-*"), &["overload"]), [1]);
         assert_eq!(wanted(Some("machine"), &[]), [1, 2, 3]);
         assert_eq!(wanted(Some("here"), &[]), [0]);
+    }
+
+    #[test]
+    fn a_place_without_events_is_told_from_one_whose_events_are_not_asked_for() {
+        let events = [Event {
+            kind: "overload".to_owned(),
+            workload: Some("web-1".to_owned()),
+            ..Event::default()
+        }];
+        let is_nowhere = |place: &str, found| {
+            let args = Events {
+                kind: vec!["refusal".to_owned()],
+                place: Where::parse(place),
+                ..asked(false, Some(0), None)
+            };
+            nowhere(&events, &args, found).is_some()
+        };
+        assert!(is_nowhere("container:wbe-1", 1));
+        assert!(!is_nowhere("container:web-1", 1));
+        assert!(!is_nowhere("container:wbe-1", 0), "no weir runs");
+        assert!(nowhere(&events, &asked(false, None, None), 1).is_none());
     }
 
     #[test]

@@ -21,15 +21,16 @@ use crate::daemon::guard::Start;
 use crate::daemon::guard::elsewhere::Every;
 use crate::daemon::session::{Session, listeners_of};
 use crate::failure::{Code, Failure, Result};
+use crate::host::containers;
 use crate::host::links::Link;
-use crate::host::namespaces;
 use crate::host::privileges;
-use crate::host::published::leads as published_from;
+use crate::host::published::{Leads, leads as published_from};
 use crate::host::shortcomings;
 use crate::show::describe;
 use crate::show::output::{print, warn, warn_text};
 use crate::show::table::indent;
 
+use published::Published;
 use summary::{SHOWN, queue};
 use unheard::something_listens;
 
@@ -42,7 +43,7 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
             text,
         });
     }
-    let said = wanted.follow_published(args)?;
+    wanted.follow_published(args)?;
     let start = Start::prepare(runtime_dir, &wanted.at_first()?)?;
     let there = start.guard.listen_sockets()?;
     let listeners = wanted.listeners(&there)?;
@@ -54,12 +55,11 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
             listen(&wanted, &here, &there)?;
         }
     }
-    said.iter()
-        .try_for_each(|text| print(&format!("weir: {text}\n")))?;
     privileges::keep_those_of_guard(start.elsewhere, None, None);
     if start.elsewhere {
-        return elsewhere::run(start, listeners, wanted.every(), args);
+        return elsewhere::run(start, listeners, wanted.every(), &wanted.published, args);
     }
+    published::say(&wanted.published)?;
     let config = Config {
         listeners,
         ..Config::default()
@@ -87,8 +87,8 @@ struct Wanted {
     template: Listener,
     /// The ports; `None` is all on which something listens.
     ports: Option<Vec<u16>>,
-    /// Listeners that are guarded elsewhere than the template says, since their port is published; in the order of their ports.
-    published: Vec<(u16, Listener)>,
+    /// Those that are guarded elsewhere than the template says, in the order of their ports.
+    published: Vec<Published>,
 }
 
 /// A port that stands for all: 0 is none.
@@ -132,26 +132,32 @@ impl Wanted {
         })
     }
 
-    /// Guards ports where their server is that are published from other network namespaces. The sentences say which.
-    fn follow_published(&mut self, args: &Protect) -> Result<Vec<String>> {
+    /// Guards ports where their server is that are published from other network namespaces.
+    fn follow_published(&mut self, args: &Protect) -> Result<()> {
         // A place that was given is meant so.
         if args.policy.given().contains(&"where") {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let (mut said, mut failures) = (Vec::new(), Vec::new());
+        let mut failures = Vec::new();
         for port in self.ports.clone().unwrap_or_default() {
             let listener = self.of_port(port);
             let leads = published_from(listener.address.ip, port);
+            let heard = match &leads {
+                Leads::To(server) => server.heard.clone(),
+                _ => BTreeSet::new(),
+            };
             match published::follow(listener, leads, args.anyway) {
                 Ok((_, None)) => {}
-                Ok((listener, Some(text))) => {
-                    said.push(text);
-                    self.published.push((port, listener));
-                }
+                Ok((listener, Some(text))) => self.published.push(Published {
+                    port,
+                    listener,
+                    text,
+                    heard,
+                }),
                 Err(failure) => failures.push(failure),
             }
         }
-        Failure::all(failures).map_or(Ok(said), Err)
+        Failure::all(failures).map_or(Ok(()), Err)
     }
 
     /// What is to be guarded, before it is known who listens.
@@ -188,8 +194,9 @@ impl Wanted {
             Some(ports) => {
                 let mut all: Vec<Listener> = Vec::new();
                 for port in ports {
-                    let moved = self.published.iter().find(|(its, _)| its == port);
-                    let one = moved.map_or_else(|| self.of_port(*port), |(_, one)| one.clone());
+                    let moved = self.published.iter().find(|moved| moved.port == *port);
+                    let one = moved.map(|moved| moved.listener.clone());
+                    let one = one.unwrap_or_else(|| self.of_port(*port));
                     // A server may be published at several ports.
                     let is_same = |other: &Listener| {
                         (&other.location, other.address) == (&one.location, one.address)
@@ -266,7 +273,7 @@ fn listen(wanted: &Wanted, listeners: &[Listener], there: &[ListenSocket]) -> Re
         return Err(Failure::failed(message, hint));
     }
     let elsewhere = || {
-        let spaces = namespaces::others().into_iter();
+        let spaces = containers::spaces().into_iter();
         let with_ports = spaces.map(|space| (space.ports(), space));
         with_ports.filter(|(ports, _)| !ports.is_empty()).collect()
     };

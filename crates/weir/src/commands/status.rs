@@ -1,7 +1,7 @@
 //! `weir status`: queues, policy and verdicts of every listener under guard, and every proxy. It exits with 4 if
 //! there is neither.
 
-mod narrow;
+pub mod narrow;
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -12,7 +12,8 @@ use weir_api::Question;
 use crate::cli::Status;
 use crate::daemon::proxies;
 use crate::failure::{Failure, Result};
-use crate::host::namespaces::{self, Space};
+use crate::host::containers;
+use crate::host::namespaces::Space;
 use crate::ipc::control::{ask, guarded, namespace};
 use crate::show::output::{print, print_json, print_live, warn_text};
 use crate::show::report::{self, View};
@@ -128,7 +129,7 @@ pub fn not_running(runtime_dir: &Path) -> Failure {
 pub fn elsewhere(runtime_dir: &Path, command: &str) -> Option<String> {
     let guarded = guarded(runtime_dir);
     let (inode, more) = guarded.split_first()?;
-    let mut others = namespaces::others().into_iter();
+    let mut others = containers::spaces().into_iter();
     let found = others.find(|space| space.inode == *inode);
     let space = found.unwrap_or_else(|| Space::new(*inode));
     let more = match more.len() {

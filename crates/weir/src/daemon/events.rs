@@ -13,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use nix::errno::Errno;
 use weir_api::{EVENT_KINDS, Event};
 use weir_config::EventsSettings;
-use weir_core::journal::Journal;
+use weir_core::journal::{Crowd, Journal};
 use weir_core::rfc3339::Rfc3339;
 
 use crate::failure::{Failure, Result};
@@ -24,9 +24,6 @@ pub use build::{
     reload_outcome, sight,
 };
 use file::EventFile;
-
-/// The kinds of events of which there may be many.
-const CROWD: [&str; 2] = ["refusal", "left_out"];
 
 /// Events that are read at a time at most.
 pub const MOST_READ: usize = 1000;
@@ -73,9 +70,9 @@ impl Events {
         split_label(&mut event);
         // `weir events --kind` knows no others.
         debug_assert!(EVENT_KINDS.contains(&&*event.kind), "{}", event.kind);
-        let is_common = CROWD.contains(&event.kind.as_str());
+        let crowd = crowd_of(&event);
         let State { journal, file } = &mut *self.lock();
-        journal.push(is_common, |number| {
+        journal.push(crowd, |number| {
             event.number = number;
             if let Some(file) = file {
                 file.write(&event);
@@ -140,6 +137,16 @@ impl Events {
     /// What one who panicked here left is whole.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Those like it, of which there may be many.
+fn crowd_of(event: &Event) -> Crowd {
+    match event.kind.as_str() {
+        "refusal" | "left_out" => Crowd::Refusals,
+        "workload_on" | "workload_off" => Crowd::Workloads,
+        "not_in_force" | "in_force" if event.workload.is_some() => Crowd::Workloads,
+        _ => Crowd::None,
     }
 }
 

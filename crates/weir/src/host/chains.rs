@@ -143,6 +143,11 @@ impl Chain {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
+    /// Whether a guard is at tc ingress, of whichever weir.
+    pub fn is_guarded(&self) -> bool {
+        self.tcx.iter().any(|program| program.name == OURS[0])
+    }
+
     /// The programs of others before weir's guard at tc ingress.
     pub fn before_weir(&self) -> &[Program] {
         let weir = self.tcx.iter().position(|program| program.name == OURS[0]);
@@ -173,6 +178,7 @@ mod tests {
              tc filters: flower (priority 1), then weir's u32 (priority 15890)"
         );
         assert!(chain.before_weir().is_empty());
+        assert!(chain.is_guarded() && !Chain::default().is_guarded());
         assert_eq!(Chain::default().line(), None);
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use weir_core::workload::{Container, Runtime, Workload, workload_of};
 
-use crate::host::namespaces;
+use crate::host::namespaces::{self, Space};
 use crate::host::processes::entries;
 
 /// Docker's folder, and the file that may name another one.
@@ -36,6 +36,26 @@ pub fn workload(pid: u32, netns: &BTreeMap<u64, String>) -> Option<Workload> {
     let inode = namespaces::inode_of_process(pid);
     workload.netns = inode.and_then(|inode| netns.get(&inode).cloned());
     Some(workload)
+}
+
+/// The [other](namespaces::others) network namespaces, with containers by the names that their engines have for them.
+pub fn spaces() -> Vec<Space> {
+    let mut spaces = namespaces::others();
+    spaces.iter_mut().for_each(call_by_name);
+    spaces
+}
+
+/// Calls the container of a namespace by its name, where weir can read that, in place of its id.
+pub fn call_by_name(space: &mut Space) {
+    let Some(process) = &mut space.process else {
+        return;
+    };
+    if process.container.is_some()
+        && let Some(workload) = workload(process.pid, &BTreeMap::new())
+        && let Some(container) = workload.container
+    {
+        process.container = Some(container.shown().to_owned());
+    }
 }
 
 /// Adds what the engine says of a container; nothing where weir does not know how it keeps that, or may not read it.

@@ -39,6 +39,8 @@ pub struct Facts {
     pub receivers: Vec<Receiver>,
     /// What a packet meets on each interface before netfilter.
     pub chains: Vec<Chain>,
+    /// Interfaces that a weir guards which is not of this network namespace.
+    pub guarded_from_outside: Vec<String>,
     /// Ends of veth pairs whose other end has no XDP program.
     pub lonely_veths: Vec<String>,
     /// `net.ipv4.tcp_tw_reuse`.
@@ -72,6 +74,7 @@ pub fn advise(facts: &Facts) -> Vec<Finding> {
     let sockets = facts.sockets.as_deref().unwrap_or_default();
     let full = sockets.iter().filter_map(full_queue);
     let mut findings: Vec<Finding> = full.chain(sockets.iter().filter_map(long_queue)).collect();
+    findings.extend(guarded_from_outside(&facts.guarded_from_outside));
     findings.push(syn_cookies(facts));
     findings.extend(facts.abort_on_overflow.map(abort_on_overflow));
     findings.extend(packet_filters(&facts.syn_filters));
@@ -121,6 +124,22 @@ fn interface(name: &str) -> Object {
         name: name.to_owned(),
         kind: "interfaces",
     }
+}
+
+/// Each of two guards would refuse on its own.
+fn guarded_from_outside(interfaces: &[String]) -> Option<Finding> {
+    let names: Vec<&str> = interfaces.iter().map(String::as_str).collect();
+    (!names.is_empty()).then(|| {
+        finding(
+            "guard",
+            State::Ok,
+            format!(
+                "a weir outside of this network namespace guards it: its programs are on {}",
+                describe::examples(&names)
+            ),
+            "start no second weir here; `weir status` where that one runs, as on the host, says which ports it guards",
+        )
+    })
 }
 
 fn syn_cookies(facts: &Facts) -> Finding {

@@ -15,7 +15,7 @@ pub struct Process {
     pub pid: u32,
     /// Its name, of at most 15 bytes, [made printable](printable).
     pub comm: String,
-    /// The id of its container, shortened as container tools do; `None` if it is in none that weir recognizes.
+    /// The id of its container, shortened as container tools do, or its name; `None` if it is in none that weir recognizes.
     pub container: Option<String>,
 }
 

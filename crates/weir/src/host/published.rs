@@ -46,6 +46,8 @@ pub struct Server {
     pub port: u16,
     /// The place is a container by its id: weir cannot read the name that its engine has for it.
     pub is_nameless: bool,
+    /// The ports at which somebody listens in its network namespace.
+    pub heard: BTreeSet<u16>,
 }
 
 impl Server {
@@ -152,6 +154,7 @@ fn locate(at: SocketAddr, spaces: &[Space]) -> Found {
             place,
             port: at.port(),
             is_nameless,
+            heard: space.ports(),
         }),
         None => Found::Not(format!(
             "to port {} in {}, which has no name",
@@ -247,6 +250,7 @@ mod tests {
                 place: format!("container:web-{}", ip.octets()[3]),
                 port: at.port(),
                 is_nameless: false,
+                heard: BTreeSet::from([at.port()]),
             }),
             IpAddr::V6(_) => find("10.0.0.1:80".parse().unwrap()),
             IpAddr::V4(_) => Found::Not(format!("to {at}, elsewhere")),
@@ -260,6 +264,7 @@ mod tests {
             is_nameless: false,
             place: "container:web-1".into(),
             port: 80,
+            heard: BTreeSet::from([80]),
         };
         assert_eq!(leads(&[at("10.0.0.1:80")]), Leads::To(web.clone()));
         // Docker has a rule for each family.

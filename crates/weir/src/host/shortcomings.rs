@@ -7,9 +7,10 @@ use weir_core::listener::Listener;
 use weir_core::units::count;
 use weir_kernel::ListenSocket;
 
+use crate::host::containers;
 use crate::host::diagnosis::small_backlog;
 use crate::host::environment::sysctl;
-use crate::host::namespaces::{self, Space};
+use crate::host::namespaces::Space;
 use crate::host::processes::{Process, owners};
 use crate::host::published::{DOCKER_PROXY, Proxy};
 use crate::host::sockets::is_served;
@@ -36,7 +37,7 @@ fn of(sockets: &[&ListenSocket]) -> Vec<String> {
     let published = proxies.filter_map(|own| Proxy::of(&own.arguments()));
     let published: BTreeSet<Proxy> = published.collect();
     if !published.is_empty() {
-        let spaces = namespaces::others();
+        let spaces = containers::spaces();
         warnings.extend(published.iter().map(|one| warning(one, &spaces)));
     }
     warnings

@@ -261,6 +261,25 @@ fn a_container_is_guarded_under_its_id_and_again_after_its_restart() {
         refused += 2;
         assert_eq!(bed.counter(0, "syn_reset_full"), refused, "the sum goes on");
     }
+    until("each end and each start is an event", || {
+        let kinds = kinds_of_events(&bed, &format!("container:{}", &id[..12]));
+        let expected = ["workload_on", "workload_off"].repeat(3);
+        (kinds
+            .into_iter()
+            .filter(|kind| kind.starts_with("workload")))
+        .eq(expected)
+        .then_some(())
+    });
+}
+
+fn kinds_of_events(bed: &Bed, place: &str) -> Vec<String> {
+    let output = bed.weir(&format!("events --json --where {place}"));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let kind = |line: &str| -> serde_json::Value { serde_json::from_str(line).unwrap() };
+    let kinds = lines.lines().map(|line| kind(line)["kind"].clone());
+    kinds
+        .map(|kind| kind.as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// Docker's file of a container's name, in a folder that takes the place of /var/lib for weir alone.
@@ -285,6 +304,33 @@ fn a_container_has_the_name_that_docker_gave_it() {
         let said = String::from_utf8(bed.weir("why 127.0.0.1").stdout).unwrap();
         said.contains("web@shop-web-1").then_some(())
     });
+}
+
+#[test]
+fn hints_call_a_container_by_its_name() {
+    let Some(bed) = Bed::new() else { return };
+    let id = "2a3b4c5d6e7f".repeat(6)[..64].to_owned();
+    let Some(container) = StandIn::new(&id) else {
+        return;
+    };
+    let lib = bed.folder.path().join("lib");
+    let its = lib.join("docker/containers").join(&id);
+    std::fs::create_dir_all(&its).unwrap();
+    std::fs::write(its.join("config.v2.json"), r#"{"Name":"/shop-web-1"}"#).unwrap();
+    let _server = container.start(PORT);
+    let run = |arguments: &str| {
+        within(bed.server(), || {
+            weir_testbed::netns::bind_over(&lib, Path::new("/var/lib")).unwrap();
+            bed.command(arguments).output().unwrap()
+        })
+    };
+    let doctor: Value = serde_json::from_slice(&run("doctor --json").stdout).unwrap();
+    let others = doctor["namespace"]["elsewhere"].to_string();
+    assert!(others.contains("container shop-web-1)"), "{others}");
+    assert!(!others.contains(&id[..12]), "{others}");
+    let said = String::from_utf8(run(&format!("protect {PORT}")).stderr).unwrap();
+    let command = format!("`weir protect {PORT} --where container:shop-web-1`");
+    assert!(said.contains(&command), "{said}");
 }
 
 /// kubelet's folder of a pod's logs, in the place of /var/log for weir alone; the pod's cgroup as kubelet has it.
@@ -319,6 +365,53 @@ fn a_pod_has_the_name_of_the_folder_that_kubelet_keeps_its_logs_in() {
     assert_eq!(nowhere.status.code(), Some(1));
     let hint = String::from_utf8(nowhere.stderr).unwrap();
     assert!(hint.contains("there are pod:shop/web-7d4b9"), "{hint}");
+}
+
+#[test]
+fn a_place_that_is_mistyped_is_told_by_events_as_by_status() {
+    let Some(bed) = Bed::new() else { return };
+    let netns = Netns::create("typed").unwrap();
+    let _server = Server::inside(&netns, PORT);
+    let _weir = bed.run(&listener("web", &format!("netns:{}", netns.name()), ""));
+    workloads(&bed, "web", 1);
+    for command in ["events", "status"] {
+        for json in ["", " --json"] {
+            let output = bed.weir(&format!("{command} --where netns:typo{json}"));
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{command}{json}: {said}");
+            assert!(
+                said.contains("nothing is guarded in network namespace typo"),
+                "{command}{json}: {said}"
+            );
+            assert!(said.contains(netns.name()), "{command}{json}: {said}");
+            assert!(output.stdout.is_empty(), "no lines are valid JSON lines");
+        }
+        let there = bed.weir(&format!("{command} --where netns:{}", netns.name()));
+        assert_eq!(there.status.code(), Some(0), "{command}");
+    }
+}
+
+#[test]
+fn the_doctor_inside_says_that_the_namespace_is_guarded_from_outside() {
+    let Some(bed) = Bed::new() else { return };
+    let netns = Netns::create("inside").unwrap();
+    let _server = Server::inside(&netns, PORT);
+    let weir = bed.run(&listener("web", &format!("netns:{}", netns.name()), ""));
+    workloads(&bed, "web", 1);
+    let _clients = connect(&netns, at(PORT), 6);
+    let doctor = || {
+        let output = within(&netns, || bed.command("doctor").output().unwrap());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = doctor();
+    assert!(said.contains("its programs are on lo"), "{said}");
+    assert!(said.contains("start no second one"), "{said}");
+    assert!(!said.contains("`weir protect"), "{said}");
+    weir.signal(Signal::SIGTERM);
+    weir.end();
+    let said = doctor();
+    assert!(said.contains("`weir protect"), "{said}");
+    assert!(!said.contains("start no second"), "{said}");
 }
 
 #[test]
@@ -401,6 +494,45 @@ fn a_namespace_ends_although_a_device_of_it_stays_and_that_device_is_let_go() {
 fn at_loopback(netns: &Netns) -> Vec<String> {
     let programs = within(netns, || weir_kernel::chain(1).unwrap());
     programs.into_iter().map(|program| program.name).collect()
+}
+
+/// As Docker moves that of a container which ends.
+#[test]
+fn an_interface_that_comes_from_a_container_is_guarded_without_a_warning() {
+    let Some(bed) = Bed::new() else { return };
+    let netns = Netns::create("ends").unwrap();
+    let link = ["link", "add", "v0", "type", "veth", "peer", "v1"];
+    netns.ip(&link).unwrap();
+    // Whatever else runs on this machine has other ports.
+    let port = 18_081;
+    let _server = Server::inside(&netns, port);
+    let _own = listen(bed.server(), at(port), BACKLOG);
+    let _weir = bed.run(&listener_at(port, "web", "machine", ""));
+    let attached = |name: &str, device: &str| {
+        let all = workloads(&bed, "web", 2).into_iter();
+        let its = all.filter(|one| one["name"] == name);
+        its.flat_map(|one| one["attached_to"].as_array().cloned().unwrap_or_default())
+            .any(|one| one == device)
+    };
+    until("it is attached to it", || {
+        attached(netns.name(), "v0").then_some(())
+    });
+    let to_own = ["link", "set", "v0", "netns", bed.server().name()];
+    netns.ip(&to_own).unwrap();
+    until("it is guarded where it is now", || {
+        bed.log_text()
+            .contains("guarding interface v0")
+            .then_some(())
+    });
+    assert!(
+        !bed.log_text().contains("File exists"),
+        "{}",
+        bed.log_text()
+    );
+    let there = within(bed.server(), || {
+        weir_kernel::chain(nix::net::if_::if_nametoindex("v0").unwrap()).unwrap()
+    });
+    assert_eq!(there.len(), 1, "{there:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::common::{BACKLOG, Bed, PORT, connect, listen};
 use crate::elsewhere::{Server, workloads};
 use crate::firewall::nft;
 
-/// A namespace at this number of a network of the bed's server, where a server listens at port 80.
+/// A namespace at this number of a network of the bed's server, where a server listens, at port 80 unless said otherwise.
 struct Container {
     netns: Netns,
     _server: Server,
@@ -15,6 +15,11 @@ struct Container {
 
 impl Container {
     fn new(bed: &Bed, number: u8) -> Container {
+        Container::at(bed, number, 80)
+    }
+
+    /// With its server at another port.
+    fn at(bed: &Bed, number: u8, port: u16) -> Container {
         let netns = Netns::create("container").unwrap();
         let host = bed.server();
         host.set_sysctl("net.ipv4.ip_forward", "1").unwrap();
@@ -32,7 +37,7 @@ impl Container {
                  route add default via 10.73.{number}.1"
             ))
             .unwrap();
-        let server = Server::inside(&netns, 80);
+        let server = Server::inside(&netns, port);
         Container {
             netns,
             _server: server,
@@ -75,6 +80,25 @@ fn a_published_port_is_guarded_where_its_server_is() {
     let clients = connect(bed.client(), bed.veth4().at(8080), 6);
     assert_eq!(clients.counts(), (4, 2, 0));
     assert_eq!(bed.counter(0, "syn_reset_full"), 2);
+}
+
+#[test]
+fn a_published_port_at_which_nobody_listens_inside_is_said() {
+    let Some(bed) = Bed::new() else { return };
+    let container = Container::at(&bed, 2, 3000);
+    let name = container.netns.name();
+    if !publish(&bed, "tcp dport 8080 dnat to 10.73.2.2:80") {
+        return;
+    }
+    let output = bed.weir("protect 8080");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let message = format!(
+        "8080 is published from network namespace {name}, port 80, and nothing listens on port 80 there"
+    );
+    assert!(said.contains(&message), "{said}");
+    assert!(said.contains("listen on 3000"), "{said}");
+    assert_eq!(output.stdout, b"", "nothing is guarded");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use weir_core::units::count;
 
+use crate::host::containers;
 use crate::host::namespaces::{self, Space};
 
 /// Other namespaces that the text names.
@@ -30,9 +31,11 @@ pub struct OtherNamespace {
 
 /// That of this process.
 pub fn looked_at() -> Scope {
-    let others = namespaces::others().into_iter();
+    let others = containers::spaces().into_iter();
+    let mut ours = namespaces::ours();
+    ours.iter_mut().for_each(containers::call_by_name);
     Scope::of(
-        namespaces::ours().as_ref(),
+        ours.as_ref(),
         others.filter(|space| !space.ports().is_empty()),
     )
 }

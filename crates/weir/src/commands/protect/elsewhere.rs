@@ -8,6 +8,7 @@ use weir_config::Config;
 use weir_core::listener::{Listener, Mode};
 use weir_core::workload::Where;
 
+use super::published::{self, Published};
 use super::summary::{self, SHOWN, queue};
 use crate::cli::Protect;
 use crate::daemon::guard::Start;
@@ -17,7 +18,7 @@ use crate::show::describe;
 use crate::show::output::{print, warn_text};
 use crate::show::table::indent;
 
-/// Guards until Ctrl-C these listeners, or every server of a place.
+/// Guards until Ctrl-C these listeners, or every server of a place; `published` are among them.
 ///
 /// # Errors
 /// Nobody listens there (but for `--anyway`), or they cannot be guarded.
@@ -25,6 +26,7 @@ pub fn run(
     start: Start,
     listeners: Vec<Listener>,
     every: Option<Every>,
+    published: &[Published],
     args: &Protect,
 ) -> Result<()> {
     let config = Config {
@@ -60,11 +62,16 @@ pub fn run(
             .filter(|one| one.location != Where::Here);
         let failures = elsewhere.filter(|asked| report(asked, &reports).workloads.is_empty());
         let failures = failures.map(|asked| {
+            let mut published = published.iter();
+            if let Some(published) = published.find(|one| one.listener == *asked) {
+                return published.nobody_listens();
+            }
             let there = daemon.service.elsewhere().names_at(asked.address.port);
             nobody_listens(asked, &there)
         });
         Failure::all(failures.collect()).map_or(Ok(()), Err)?;
     }
+    published::say(published)?;
     daemon.service.session.notices()?.iter().for_each(warn_text);
     print(&on_lines(&asked, &reports))?;
     let since = Instant::now();

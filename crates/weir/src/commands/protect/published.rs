@@ -1,11 +1,58 @@
 //! Ports that are published from another network namespace (`docker run -p 8080:80`): guarded where the server is.
 
+use std::collections::BTreeSet;
+
 use weir_config::Table;
 use weir_core::listener::{ListenAddress, Listener};
 use weir_core::workload::Where;
 
 use crate::failure::{Code, Failure, Result};
 use crate::host::published::{Leads, Server};
+use crate::show::describe;
+use crate::show::output::print;
+
+/// A port that is published from another network namespace.
+pub struct Published {
+    /// The port here.
+    pub port: u16,
+    /// The listener there.
+    pub listener: Listener,
+    /// The sentence that says so.
+    pub text: String,
+    /// The ports at which somebody listens there.
+    pub heard: BTreeSet<u16>,
+}
+
+impl Published {
+    /// Nobody listens at the port inside: the engine publishes it all the same.
+    pub fn nobody_listens(&self) -> Failure {
+        let (port, inside) = (self.port, self.listener.address.port);
+        let message = format!(
+            "{port} is published from {}, port {inside}, and nothing listens on port {inside} there",
+            self.listener.location.describe()
+        );
+        let heard: Vec<String> = self.heard.iter().map(u16::to_string).collect();
+        let heard: Vec<&str> = heard.iter().map(String::as_str).collect();
+        let remedy = match heard.is_empty() {
+            true => "no server listens there for connections from outside: start it".to_owned(),
+            false => format!(
+                "servers there listen on {0}: publish such a port (`docker run -p {port}:{1}`), or have the server listen on {inside}",
+                describe::examples(&heard),
+                heard[0]
+            ),
+        };
+        Failure::failed(
+            message,
+            format!("{remedy}; --anyway protects what comes later"),
+        )
+    }
+}
+
+/// Says where they are guarded.
+pub fn say(published: &[Published]) -> Result<()> {
+    let mut all = published.iter();
+    all.try_for_each(|one| print(&format!("weir: {}\n", one.text)))
+}
 
 /// A listener where its server is, and the sentence that says so; the listener itself if it is here.
 ///
@@ -106,6 +153,7 @@ mod tests {
             place: "container:web".into(),
             port: 80,
             is_nameless: false,
+            heard: BTreeSet::from([80]),
         })
     }
 
@@ -115,6 +163,7 @@ mod tests {
             place: "container:dc5f85a3d196".into(),
             port: 80,
             is_nameless: true,
+            heard: BTreeSet::new(),
         });
         let (_, said) = follow(listener(), nameless, false).unwrap();
         assert!(said.unwrap().contains("created anew"));
@@ -136,6 +185,34 @@ mod tests {
         assert_eq!(moved.location.to_string(), "container:web");
         let here = follow(listener(), Leads::Here, false).unwrap();
         assert_eq!(here, (listener(), None));
+    }
+
+    #[test]
+    fn a_published_port_at_which_nobody_listens_inside_is_said_with_those_at_which_somebody_does() {
+        let said = |heard: &[u16]| {
+            let (listener, text) = follow(listener(), web(), false).unwrap();
+            let published = Published {
+                port: 8080,
+                listener,
+                text: text.unwrap(),
+                heard: heard.iter().copied().collect(),
+            };
+            published.nobody_listens().to_string()
+        };
+        let other = said(&[3000]);
+        assert!(
+            other.contains("8080 is published from container web, port 80, and nothing listens on port 80 there"),
+            "{other}"
+        );
+        assert!(
+            other.contains("listen on 3000: publish such a port (`docker run -p 8080:3000`)"),
+            "{other}"
+        );
+        assert!(
+            said(&[]).contains("no server listens there"),
+            "{}",
+            said(&[])
+        );
     }
 
     #[test]

@@ -116,6 +116,10 @@ fn hint(socket: &Socket, queue: &Queue) -> String {
     let drains = drains(socket, queue);
     let cure = cure(socket, queue);
     match &socket.guarded {
+        None if socket.is_guarded_outside => format!(
+            "a weir outside of this network namespace has its programs on the interfaces here, so start no second one: `weir \
+             status` where it runs says whether it guards port {port} here, and what it refuses. {drains}; {cure}"
+        ),
         None => format!(
             "`weir protect {port} --observe` says how long clients wait and how many weir would refuse; `weir protect {port}` \
              tells those at once whom the server cannot serve in time. {drains}; {cure}"

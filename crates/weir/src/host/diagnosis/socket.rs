@@ -112,6 +112,8 @@ pub struct Socket {
     pub queue: Option<Queue>,
     /// What a running weir does for it.
     pub guarded: Option<Guarded>,
+    /// A weir outside of this network namespace may guard it.
+    pub is_guarded_outside: bool,
 }
 
 impl Socket {

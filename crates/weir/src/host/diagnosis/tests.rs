@@ -17,6 +17,7 @@ fn healthy() -> Facts {
             rps: false,
         }],
         chains: Vec::new(),
+        guarded_from_outside: Vec::new(),
         lonely_veths: Vec::new(),
         tw_reuse: Some(2),
         timestamps: Some(1),
@@ -46,6 +47,7 @@ fn idle() -> Socket {
         started: None,
         queue: None,
         guarded: None,
+        is_guarded_outside: false,
     }
 }
 
@@ -78,6 +80,26 @@ fn pegged(guarded: Option<Guarded>) -> Facts {
         sockets: Ok(vec![small, node]),
         ..healthy()
     }
+}
+
+#[test]
+fn no_second_weir_is_proposed_where_one_guards_from_outside() {
+    let mut facts = pegged(None);
+    facts.guarded_from_outside = vec!["lo".into(), "eth0".into()];
+    for socket in facts.sockets.as_mut().unwrap() {
+        socket.is_guarded_outside = true;
+    }
+    let findings = advise(&facts);
+    let proposes = |finding: &Finding| finding.hint.contains("weir protect");
+    assert!(!findings.iter().any(proposes), "{findings:#?}");
+    assert!(findings[0].hint.contains("start no second one"));
+    let guard = findings.iter().find(|finding| finding.name == "guard");
+    let guard = guard.unwrap();
+    assert!(
+        guard.text.ends_with("its programs are on lo, eth0"),
+        "{guard:?}"
+    );
+    assert!(guard.hint.contains("no second weir"), "{guard:?}");
 }
 
 #[test]

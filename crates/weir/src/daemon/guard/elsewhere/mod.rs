@@ -5,8 +5,10 @@
 //! What is found in weir's own namespace (a unit, a container of `--network host`) is a listener of the session
 //! ([`Elsewhere::own`]).
 
+mod changes;
 mod due;
 mod every;
+mod own;
 mod renew;
 mod report;
 mod service;
@@ -19,6 +21,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use weir_api::Event;
 use weir_core::listener::Listener;
 use weir_core::verdict::Counters;
 use weir_core::workload::{Where, Workload, in_force};
@@ -27,8 +30,10 @@ use weir_kernel::{AttachedIn, FoundListener, Limits, Namespace, Notice};
 use crate::daemon::backend::Spaces;
 use crate::failure::{Failure, Result};
 
+use changes::Changes;
 use due::{Due, Pace, Why};
-use space::{Space, tell};
+use own::{FoundOwn, OwnWorkloads};
+use space::{Space, news};
 pub use world::{Machine, World};
 
 /// Between two looks whether namespaces have ended, and at some of them.
@@ -39,8 +44,6 @@ const HURRIED: usize = 32;
 const AT_A_TIME: usize = 8;
 /// A look at all that listen is followed by none for so many times as long as it took: anybody can make one necessary.
 const SCANS_APART: u32 = 20;
-/// One that cannot be entered is of nobody once nobody has listened there for so long.
-const SILENT: Duration = Duration::from_secs(10);
 /// For so long the start and a reload wait for them.
 pub const SETTLES: Duration = Duration::from_secs(2);
 
@@ -93,6 +96,11 @@ pub struct Elsewhere {
     moved: usize,
     /// What was counted in namespaces that have ended, by listener.
     gone: BTreeMap<String, Counters>,
+    /// What has become of listeners there.
+    changes: Changes,
+    own_workloads: OwnWorkloads,
+    /// When these are looked at next.
+    own_look_at: Instant,
     /// What could not be put in force in weir's own namespace, and is not tried again and again.
     pub refused: Option<Vec<Listener>>,
 }
@@ -143,6 +151,9 @@ impl Elsewhere {
             next: None,
             moved: 0,
             gone: BTreeMap::new(),
+            changes: Changes::none(now),
+            own_workloads: OwnWorkloads::default(),
+            own_look_at: now,
             refused: None,
         }
     }
@@ -168,6 +179,8 @@ impl Elsewhere {
         if is_nobody {
             self.world = None;
             let spaces = std::mem::take(&mut self.spaces);
+            self.changes.say(spaces.values().flat_map(Space::end));
+            self.changes.say(self.own_workloads.end());
             self.leaving.extend(spaces.into_keys());
             (self.sockets, self.due) = Default::default();
             self.let_go(kernel);
@@ -245,8 +258,10 @@ impl Elsewhere {
 
     /// When there is work without that.
     pub fn due_at(&self) -> Option<Instant> {
-        self.world.as_ref()?;
-        Some(match self.due.is_empty() {
+        if self.changes.is_empty() {
+            self.world.as_ref()?;
+        }
+        Some(match self.due.is_empty() && self.changes.is_empty() {
             true => self.look_at,
             // It was due before.
             false => self.look_at.checked_sub(LOOK_EVERY)?,
@@ -331,6 +346,33 @@ impl Elsewhere {
         }
     }
 
+    /// Says which servers of weir's own namespace have come and gone, if it is time, once the session guards those that have come.
+    pub fn look_at_own(&mut self, now: Instant) {
+        if self.refused.is_some() || now < self.own_look_at {
+            return;
+        }
+        self.own_look_at = now + LOOK_EVERY;
+        let sockets = self.sockets_in(self.own);
+        let found = in_force(&self.asked, &addresses(&sockets)).into_iter();
+        let own = |(listener, at): (&Listener, usize)| {
+            let name = sockets[at].workload.name(&listener.location)?;
+            let port = listener.address.port;
+            let mut its = sockets.iter().filter(|one| one.found.port == port);
+            Some(FoundOwn {
+                label: format!("{}@{name}", listener.name),
+                address: listener.address,
+                listens: its.any(|one| one.listens),
+            })
+        };
+        let found: Vec<FoundOwn> = found.filter_map(own).collect();
+        self.changes.say(self.own_workloads.take(&found, now));
+    }
+
+    /// The events of what has become of listeners there since the last call.
+    pub fn events(&mut self, now: Instant) -> Vec<Event> {
+        self.changes.events(now)
+    }
+
     fn not_put_in_force(&mut self, namespaces: &[Namespace], error: &weir_kernel::Error) {
         for namespace in namespaces {
             if let Some(space) = self.spaces.get_mut(namespace) {
@@ -367,7 +409,7 @@ impl Elsewhere {
         // It may have ended meanwhile, which is no trouble: the next look sees it.
         let has_ended = space.trouble.is_some() && self.look_into(&space.path, namespace).is_err();
         if !has_ended && let Some(space) = self.spaces.get_mut(&namespace) {
-            tell(space);
+            self.changes.say(news(space));
         }
     }
 
@@ -477,6 +519,7 @@ impl Elsewhere {
             self.scan_at = now + begun.elapsed() * SCANS_APART;
         }
         self.look_for_ended(kernel, now);
+        self.look_for_silent(now);
         let count = match self.moved {
             0 => self.pace.looks(),
             many => many.min(HURRIED),
@@ -516,6 +559,17 @@ impl Elsewhere {
         }
     }
 
+    /// A server may have ended for good in a namespace that goes on: one of several of a pod.
+    fn look_for_silent(&mut self, now: Instant) {
+        let listening = self.sockets.values().filter(|one| one.listens);
+        let at = |one: &Socket| (one.found.namespace, one.found.port);
+        let listening: BTreeSet<(Namespace, u16)> = listening.map(at).collect();
+        for (namespace, space) in &mut self.spaces {
+            let listens = |port| listening.contains(&(*namespace, port));
+            self.changes.say(space.hear(listens, now));
+        }
+    }
+
     fn sockets_in(&self, namespace: Namespace) -> Vec<&Socket> {
         let all = self.sockets.values();
         all.filter(|one| one.found.namespace == namespace).collect()
@@ -530,8 +584,8 @@ impl Elsewhere {
         };
         for replica in &space.replicas {
             self.keep_counters(kernel, namespace, &replica.asked.name);
-            tracing::info!("{}: off", replica.label);
         }
+        self.changes.say(space.end());
         self.leaving.push(namespace);
     }
 

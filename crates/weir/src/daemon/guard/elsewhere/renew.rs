@@ -6,9 +6,9 @@ use weir_core::listener::Listener;
 use weir_core::workload::in_force;
 use weir_kernel::{Namespace, NamespacePath};
 
-use super::space::{Replica, Space, apply, attach, tell};
+use super::space::{Replica, SILENT, Space, apply, attach, news};
 use super::world::Inside;
-use super::{Elsewhere, SILENT, addresses};
+use super::{Elsewhere, addresses};
 use crate::daemon::backend::Spaces;
 use crate::failure::{Failure, Result};
 
@@ -142,7 +142,7 @@ impl Elsewhere {
         let space = space.or_insert_with(|| Space::new(NamespacePath::at("")));
         space.set(replicas);
         space.turn_off(failure.to_string());
-        tell(space);
+        self.changes.say(news(space));
     }
 
     /// A container that was started again has another namespace: the one before is of nobody now.
@@ -161,11 +161,13 @@ impl Elsewhere {
         }
     }
 
-    /// Keeps the counters of listeners that are in force there no more.
+    /// Keeps the counters of listeners that are in force there no more, and says that these are off.
     fn forget_others(&mut self, kernel: &impl Spaces, at: Namespace, replicas: &[Replica]) {
         let Some(space) = self.spaces.get(&at) else {
             return;
         };
+        let is_gone = |label: &str| !replicas.iter().any(|one| one.label == label);
+        self.changes.say(space.off(is_gone));
         let stays = |name: &str| replicas.iter().any(|one| one.asked.name == name);
         let names = space.replicas.iter().map(|one| one.asked.name.clone());
         let gone: Vec<String> = names.filter(|name| !stays(name)).collect();

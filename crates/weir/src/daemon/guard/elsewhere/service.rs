@@ -83,6 +83,10 @@ impl<B: Backend> GuardService<B> {
             self.session.know(self.elsewhere.asked().to_vec());
         }
         self.follow_own();
+        self.elsewhere.look_at_own(now);
+        for event in self.elsewhere.events(now) {
+            self.events.note(event);
+        }
     }
 
     /// Guards every server in a place, also those that come (`weir protect all --where`).

@@ -1,16 +1,20 @@
 //! One namespace: what is in force in it.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weir_config::{Fallback, fit};
 use weir_core::listener::Listener;
 use weir_core::workload::Workload;
 use weir_kernel::{Namespace, NamespacePath};
 
+use super::changes::{Change, Turn};
 use super::world::{Inside, MOST_INTERFACES};
 use crate::daemon::attachment::{Place, RefusedAt, places};
 use crate::daemon::backend::Spaces;
+
+/// Once nobody has listened for so long, no server is starting again: a namespace that cannot be entered is of nobody then.
+pub const SILENT: Duration = Duration::from_secs(10);
 
 /// A network namespace with listeners of ours.
 pub struct Space {
@@ -25,8 +29,8 @@ pub struct Space {
     pub trouble: Option<String>,
     /// As the kernel half has it.
     applied: Option<Applied>,
-    /// What was said of its listeners last, by their labels: why they are not in force, if they are not.
-    told: BTreeMap<String, Option<String>>,
+    /// What was said of its listeners last, by their labels.
+    told: BTreeMap<String, Told>,
     /// Since when nobody is known to listen there.
     pub silent_since: Option<Instant>,
 }
@@ -35,6 +39,16 @@ struct Awaited {
     name: String,
     /// Its connections come from within, and it takes its time.
     loopback: bool,
+}
+
+/// What was said of a listener.
+struct Told {
+    /// Why it is not in force, if it is not.
+    because: Option<String>,
+    /// Since when nobody is known to listen for it.
+    silent_since: Option<Instant>,
+    /// That this is so was said.
+    is_off: bool,
 }
 
 /// A listener in it.
@@ -79,6 +93,45 @@ impl Space {
         let replicas = &self.replicas;
         self.told
             .retain(|label, _| replicas.iter().any(|one| one.label == *label));
+    }
+
+    /// Says of listeners that nobody has listened for them for a while, though the namespace is still there; or that somebody does
+    /// again. `listens`: at which ports somebody does.
+    pub fn hear(&mut self, listens: impl Fn(u16) -> bool, now: Instant) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for replica in &self.replicas {
+            let Some(told) = self.told.get_mut(&replica.label) else {
+                continue;
+            };
+            if listens(replica.asked.address.port) {
+                told.silent_since = None;
+                if std::mem::take(&mut told.is_off) {
+                    changes.push(replica.is_now(told.because.as_deref(), None));
+                }
+                continue;
+            }
+            // Its server may be starting again.
+            let since = *told.silent_since.get_or_insert(now);
+            if !told.is_off && now >= since + SILENT {
+                told.is_off = true;
+                let what = "nobody listens there any more";
+                changes.push(Change::new(&replica.label, Turn::Off, what));
+            }
+        }
+        changes
+    }
+
+    /// What there is to say when none of its listeners is guarded there any more.
+    pub fn end(&self) -> Vec<Change> {
+        self.off(|_| true)
+    }
+
+    /// The same of those with such labels.
+    pub fn off(&self, is_gone: impl Fn(&str) -> bool) -> Vec<Change> {
+        let gone = self.told.iter();
+        let gone = gone.filter(|(label, told)| is_gone(label) && !told.is_off);
+        gone.map(|(label, _)| Change::new(label, Turn::Off, "off"))
+            .collect()
     }
 
     /// It is not guarded at all, for this reason.
@@ -128,6 +181,20 @@ impl Space {
             (None, false) => None,
         };
         replica.because.clone().or(all)
+    }
+}
+
+impl Replica {
+    /// What there is to say of it; `before`: what was said last, if it was known.
+    fn is_now(&self, because: Option<&str>, before: Option<&Told>) -> Change {
+        let address = self.asked.address;
+        let was_off = before.is_some_and(|told| told.because.is_some());
+        let (turn, what) = match because {
+            Some(because) => (Turn::NotInForce, format!("is not in force: {because}")),
+            None if was_off => (Turn::InForce, format!("guards {address} there")),
+            None => (Turn::On, format!("guards {address} there")),
+        };
+        Change::new(&self.label, turn, &what)
     }
 }
 
@@ -216,21 +283,29 @@ pub fn attach(space: &mut Space, kernel: &mut impl Spaces, at: Namespace, inside
     }
 }
 
-/// Says what is otherwise than before.
-pub fn tell(space: &mut Space) {
+/// What is otherwise than before, which is to be said.
+pub fn news(space: &mut Space) -> Vec<Change> {
+    let mut changes = Vec::new();
     for replica in &space.replicas {
         let because = space.because_of(replica);
-        if space.told.get(&replica.label) == Some(&because) {
+        let before = space.told.get(&replica.label);
+        if before.is_some_and(|told| told.because == because) {
             continue;
         }
-        let (label, address) = (&replica.label, &replica.asked.address);
-        match &because {
-            None => tracing::info!("{label}: guards {address} there"),
-            Some(because) => tracing::error!("{label}: is not in force: {because}"),
+        let is_off = before.is_some_and(|told| told.is_off);
+        if !is_off {
+            changes.push(replica.is_now(because.as_deref(), before));
         }
         if let Some(Fallback { policy, because }) = &replica.fallback {
+            let label = &replica.label;
             tracing::warn!("{label} falls back to {policy}: {because}");
         }
-        space.told.insert(label.clone(), because);
+        let told = Told {
+            because,
+            silent_since: before.and_then(|told| told.silent_since),
+            is_off,
+        };
+        space.told.insert(replica.label.clone(), told);
     }
+    changes
 }

@@ -10,6 +10,7 @@ use weir_core::verdict::Verdict;
 use weir_core::workload::workload_of;
 use weir_kernel::NamespacePath;
 
+use super::space::SILENT;
 use super::world::{Inside, MOST_INTERFACES};
 use super::*;
 use crate::daemon::backend::fake::{Fake, NORMAL};
@@ -194,6 +195,14 @@ impl Bed {
         spaces.flat_map(said).collect()
     }
 
+    /// The kinds and listeners of the events since the last call.
+    fn events(&mut self) -> Vec<(String, String)> {
+        let events = self.elsewhere.events(self.now).into_iter();
+        events
+            .map(|event| (event.kind, event.listener.unwrap_or_default()))
+            .collect()
+    }
+
     fn report(&self) -> weir_api::Listener {
         self.elsewhere.report(&self.kernel, &web(), None)
     }
@@ -241,6 +250,89 @@ fn a_container_is_guarded_when_it_listens_and_is_not_when_it_has_ended() {
             .as_deref()
             != Some("web-1"))
     );
+}
+
+const ON: &str = "workload_on";
+const OFF: &str = "workload_off";
+
+fn of_web_1(kind: &str) -> (String, String) {
+    (kind.to_owned(), "web@web-1".to_owned())
+}
+
+#[test]
+fn a_container_that_ended_is_an_event_and_so_is_one_that_comes_again() {
+    let mut bed = Bed::new();
+    let first = bed.starts(7, "web-1");
+    bed.work();
+    assert_eq!(bed.events(), [ON].map(of_web_1));
+    bed.work_after(Duration::from_secs(1));
+    assert_eq!(bed.events(), [], "nothing has changed");
+    bed.ends(&first);
+    bed.work_after(Duration::from_secs(1));
+    assert_eq!(bed.events(), [OFF].map(of_web_1));
+    let second = bed.starts(9, "web-1");
+    bed.work();
+    assert_eq!(bed.events(), [ON].map(of_web_1));
+    // It comes again before weir has seen that it had ended.
+    bed.stops(&second);
+    bed.starts(11, "web-1");
+    bed.work();
+    assert_eq!(bed.events(), [OFF, ON].map(of_web_1));
+}
+
+#[test]
+fn a_server_that_ended_is_an_event_though_its_namespace_goes_on_but_not_its_restart() {
+    let mut bed = Bed::new();
+    let first = bed.starts(7, "web-1");
+    bed.work();
+    bed.events();
+    bed.stops(&first);
+    bed.work_after(SILENT / 2);
+    let second = bed.starts_at(80, 7, "web-1");
+    bed.work_after(SILENT / 2);
+    bed.work_after(SILENT);
+    assert_eq!(bed.events(), [], "it has started again in time");
+    bed.stops(&second);
+    bed.work_after(Duration::from_secs(1));
+    bed.work_after(SILENT);
+    bed.work_after(SILENT);
+    assert_eq!(bed.events(), [OFF].map(of_web_1), "once");
+    bed.starts(7, "web-1");
+    bed.work_after(Duration::from_secs(1));
+    assert_eq!(bed.events(), [ON].map(of_web_1));
+}
+
+#[test]
+fn a_workload_that_cannot_be_guarded_is_an_event_until_it_can() {
+    let mut bed = Bed::new();
+    bed.kernel.0.borrow_mut().refuse_apply = true;
+    bed.starts(7, "web-1");
+    bed.work();
+    assert_eq!(bed.events(), ["not_in_force"].map(of_web_1));
+    bed.kernel.0.borrow_mut().refuse_apply = false;
+    bed.work_after(Duration::from_secs(1));
+    assert_eq!(bed.events(), ["in_force"].map(of_web_1));
+}
+
+#[test]
+fn a_unit_that_ended_in_weir_s_own_namespace_is_an_event_too() {
+    let mut bed = Bed::new();
+    let look = |bed: &mut Bed, after: Duration| {
+        bed.work_after(after);
+        bed.elsewhere.look_at_own(bed.now);
+        bed.events()
+    };
+    let first = bed.starts(OWN, "web-1");
+    let second = Duration::from_secs(1);
+    assert_eq!(look(&mut bed, second), [ON].map(of_web_1));
+    bed.stops(&first);
+    assert_eq!(look(&mut bed, second), [], "it may be starting again");
+    assert_eq!(look(&mut bed, SILENT), [OFF].map(of_web_1));
+    assert_eq!(look(&mut bed, SILENT), [], "once");
+    bed.starts(OWN, "web-1");
+    assert_eq!(look(&mut bed, second), [ON].map(of_web_1));
+    bed.elsewhere.set(&[], &mut bed.kernel).unwrap();
+    assert_eq!(bed.events(), [OFF].map(of_web_1));
 }
 
 #[test]
@@ -427,7 +519,13 @@ fn a_listener_that_is_taken_out_is_in_force_nowhere() {
     bed.work();
     bed.elsewhere.set(&[], &mut bed.kernel).unwrap();
     assert!(bed.kernel.0.borrow().spaces.is_empty());
-    assert!(bed.elsewhere.fd().is_none() && bed.elsewhere.due_at().is_none());
+    assert!(bed.elsewhere.fd().is_none() && bed.elsewhere.due_at().is_some());
+    assert_eq!(
+        bed.events(),
+        [ON, OFF].map(of_web_1),
+        "which it was due for"
+    );
+    assert!(bed.elsewhere.due_at().is_none());
 }
 
 #[test]
