@@ -10,11 +10,14 @@
 //! - [`experiments`]: what `weir-lab` measures;
 //! - [`show`], [`plot`]: tables and pictures, made from results alone;
 //! - [`matrix`]: hostile clients and origins around the proxy;
-//! - [`poll`]: the events of their sockets.
+//! - [`poll`]: the events of their sockets;
+//! - [`quic`]: QUIC servers under test, and Debian 13 around those that this machine has not;
+//! - [`descriptors`]: how many sockets the lab may hold.
 
 pub mod cli;
 pub mod client;
 pub mod closed_loop;
+pub mod descriptors;
 pub mod experiments;
 pub mod idle;
 pub mod link;
@@ -23,6 +26,7 @@ pub mod matrix;
 pub mod plot;
 pub mod poll;
 pub mod proxy;
+pub mod quic;
 pub mod run;
 pub mod server;
 pub mod show;

@@ -15,6 +15,7 @@ pub mod proxy_idle;
 pub mod proxy_matrix;
 pub mod proxy_mixed;
 pub mod proxy_slow;
+pub mod quic_crowd;
 pub mod residence;
 pub mod saturation;
 pub mod sim;
@@ -33,6 +34,7 @@ const REGISTRY: &[&[Entry]] = &[
     bursts::ENTRIES,
     pools::ENTRIES,
     residence::ENTRIES,
+    quic_crowd::ENTRIES,
     crosscheck::ENTRIES,
     proxy_bench::ENTRIES,
     proxy_delay::ENTRIES,

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use weir_core::prefix::parse_prefix;
 use weir_core::units::{format_duration, parse_duration};
 
@@ -14,7 +13,7 @@ use super::picture::picture;
 use super::report::Report;
 use super::target::{Url, is_of_this_machine};
 use crate::error::{Context, Error, Result};
-use crate::show;
+use crate::{descriptors, show};
 
 /// Highest rate at this machine, clients/s: about what one thread with kernel sockets can do.
 const MOST_HERE_PER_S: f64 = 50_000.0;
@@ -177,15 +176,10 @@ fn raise_descriptors(args: &Args) -> Result<()> {
     };
     let open = most_per_s * (args.patience + stay).as_secs_f64() * 1.2 + OTHER_DESCRIPTORS;
     let wanted = open as u64;
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("cannot read RLIMIT_NOFILE")?;
-    if soft >= wanted {
-        return Ok(());
-    }
-    let raised = wanted.min(hard);
-    setrlimit(Resource::RLIMIT_NOFILE, raised, hard).context("cannot raise RLIMIT_NOFILE")?;
-    if raised < wanted {
+    let allowed = descriptors::allow(wanted)?;
+    if allowed < wanted {
         eprintln!(
-            "weir-lab: up to {wanted} clients may wait at once, and this machine allows {hard} descriptors (ulimit -n)"
+            "weir-lab: up to {wanted} clients may wait at once, and this machine allows {allowed} descriptors (ulimit -n)"
         );
     }
     Ok(())

@@ -1,0 +1,189 @@
+//! nginx and HAProxy in the root of a Debian 13, with an RSA certificate.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::bed::Bed;
+use crate::error::{Context, Error, Result};
+use crate::{interrupt, needs};
+
+/// Port of all servers.
+pub const PORT: u16 = 443;
+/// A signature of 3072 bits takes a worker 1 to 2 ms, so that one CPU has enough clients for it.
+const KEY: &str = "rsa:3072";
+/// Where the servers' files are in the root.
+const FILES: &str = "opt";
+
+const NGINX: &str = "\
+user root; daemon off; worker_processes 1; pid FOLDER/nginx.pid; error_log stderr crit;
+worker_rlimit_nofile 40000;
+events { worker_connections 16384; }
+http {
+    access_log off;
+    client_body_temp_path FOLDER; proxy_temp_path FOLDER; fastcgi_temp_path FOLDER;
+    uwsgi_temp_path FOLDER; scgi_temp_path FOLDER;
+    server {
+        listen PORT quic;
+        ssl_certificate FOLDER/cert.pem; ssl_certificate_key FOLDER/key.pem; ssl_protocols TLSv1.3;
+        ssl_session_cache off; ssl_session_tickets off;
+        location / { return 200 \"hello\\n\"; }
+    }
+}
+";
+
+/// limited-quic: Debian's OpenSSL has no QUIC API that HAProxy 3.0 knows, so there is no 0-RTT.
+const HAPROXY: &str = "\
+global
+    maxconn 8000
+    nbthread 1
+    limited-quic
+defaults
+    mode http
+    timeout client 30s
+frontend web
+    bind quic4@:PORT ssl crt FOLDER/both.pem alpn h3
+    http-request return status 200 content-type text/plain string \"hello\"
+";
+
+/// A server in a root folder of its own; ended with its whole process group on drop, its files removed.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+    /// Configuration, certificate and stderr.
+    folder: tempfile::TempDir,
+    shown: &'static str,
+}
+
+impl Program {
+    /// nginx with one worker.
+    pub fn nginx(bed: &Bed, root: &Path) -> Result<Program> {
+        Program::start(bed, root, "nginx", NGINX, &["-c"])
+    }
+
+    /// HAProxy with one thread.
+    ///
+    /// # Errors
+    /// Unsupported where its build speaks no QUIC.
+    pub fn haproxy(bed: &Bed, root: &Path) -> Result<Program> {
+        let mut version = needs::command("chroot");
+        let output = version.arg(root).args(["haproxy", "-vv"]).output();
+        let output = output.context("cannot run HAProxy")?;
+        if !String::from_utf8_lossy(&output.stdout).contains("+QUIC") {
+            let cause = "its build has no QUIC";
+            return Err(Error::unsupported(
+                "cannot have HAProxy of Debian 13",
+                cause,
+            ));
+        }
+        Program::start(bed, root, "haproxy", HAPROXY, &["-db", "-f"])
+    }
+
+    fn start(
+        bed: &Bed,
+        root: &Path,
+        shown: &'static str,
+        config: &str,
+        arguments: &[&str],
+    ) -> Result<Program> {
+        let folder = tempfile::Builder::new()
+            .prefix("weir-lab-server-")
+            .tempdir_in(root.join(FILES))
+            .context("cannot create a directory for the server")?;
+        let inside = inside(root, folder.path())?;
+        make_certificate(folder.path())?;
+        let config = config
+            .replace("FOLDER", &inside)
+            .replace("PORT", &PORT.to_string());
+        write(folder.path(), "config", config.as_bytes())?;
+        let stderr = folder.path().join("stderr");
+        let stderr =
+            File::create(&stderr).context(format!("cannot create {}", stderr.display()))?;
+        // A session of its own, as for the servers of TCP: a group to end, and an autogroup.
+        let mut command = needs::command("setsid");
+        command.arg("chroot").arg(root).arg(shown).args(arguments);
+        command.arg(format!("{inside}/config"));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr);
+        let child = bed.server.run_on(Some(bed.layout.server_cpu), || {
+            let started = command.spawn();
+            started.context(format!("cannot start {shown}"))
+        })?;
+        Ok(Program {
+            child,
+            folder,
+            shown,
+        })
+    }
+
+    /// Fails with its stderr if it has ended.
+    pub fn check_alive(&mut self) -> Result<()> {
+        let status = self
+            .child
+            .try_wait()
+            .context("cannot look after a server")?;
+        let Some(status) = status else { return Ok(()) };
+        interrupt::check()?;
+        let stderr = std::fs::read_to_string(self.folder.path().join("stderr"));
+        let stderr = stderr.unwrap_or_default();
+        let cause = format!("it ended with {status}; its stderr: {}", stderr.trim());
+        Err(Error::failed(format!("{} does not run", self.shown), cause))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// A path as the program in the root has it.
+fn inside(root: &Path, folder: &Path) -> Result<String> {
+    let path = folder
+        .strip_prefix(root)
+        .context("the files are elsewhere")?;
+    Ok(format!("/{}", path.display()))
+}
+
+/// key.pem, cert.pem and both.pem.
+fn make_certificate(folder: &Path) -> Result<()> {
+    if needs::find_program("openssl").is_none() {
+        return Err(Error::unsupported(
+            "cannot make a certificate",
+            "openssl is not installed",
+        ));
+    }
+    let mut openssl: Command = needs::command("openssl");
+    openssl.args(["req", "-x509", "-newkey", KEY, "-nodes", "-days", "2"]);
+    openssl.args([
+        "-subj",
+        "/CN=localhost",
+        "-keyout",
+        "key.pem",
+        "-out",
+        "cert.pem",
+    ]);
+    let output = openssl.current_dir(folder).output();
+    let output = output.context("cannot run openssl")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(Error::failed("cannot make a certificate", said.trim()));
+    }
+    let read = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read(&path).context(format!("cannot read {}", path.display()))
+    };
+    let both = [read("cert.pem")?, read("key.pem")?].concat();
+    write(folder, "both.pem", &both)
+}
+
+fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).context(format!("cannot write {}", path.display()))
+}
