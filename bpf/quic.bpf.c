@@ -38,6 +38,10 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* What follows a refused Initial is refused too for so long. A client repeats its Initial after a second (RFC 9002). */
 #define REFUSED_FOR_NS 250000000ULL
+/* An attempt that the server has not answered for so long is none any more. */
+#define ATTEMPT_FOR_NS 30000000000ULL
+/* An Initial that comes again after so long was lost, or its answer was: clients wait a second. */
+#define REPEATED_NS 200000000ULL
 /* Datagrams that one buffer may hold to be looked at. */
 #define SEGMENTS_MOST 8
 
@@ -52,20 +56,28 @@ struct {
 	__type(value, struct quic_policy);
 } places SEC(".maps");
 
-/* By the kernel address of a socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, WEIR_QUIC_SOCKETS);
-	__type(key, u64);
+	__type(key, struct quic_server);
 	__type(value, struct quic_state);
 } states SEC(".maps");
 
+/* Those that were let in. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, WEIR_QUIC_FLOWS);
 	__type(key, struct quic_client);
 	__type(value, struct quic_attempt);
 } attempts SEC(".maps");
+
+/* When the last Initial of a client was refused. Apart: those that were let in are not forgotten for them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, WEIR_QUIC_FLOWS);
+	__type(key, struct quic_client);
+	__type(value, u64);
+} refused SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -83,6 +95,8 @@ struct datagram {
 	u8 scratch[QUIC_BUFFER] __attribute__((aligned(8)));
 	u32 l4;			/* offset of the UDP header */
 	u32 len;		/* bytes behind it, of the first datagram where there are several */
+	u32 to_hash;		/* of the destination's connection ID; never 0 */
+	u32 from_hash;		/* and of the source's */
 	u32 v6;
 	u64 now;
 };
@@ -113,6 +127,18 @@ static __always_inline void count(u32 key, enum quic_verdict v)
 		c[v]++;
 }
 
+/* Whether a long packet comes first. Behind the headers there may be nothing in one piece (UDP_SEGMENT). */
+static __always_inline bool begins_long(struct __sk_buff *skb, const void *first, u32 at)
+{
+	u8 byte = 0;
+
+	if (first + 1 <= skb_end(skb))
+		byte = *(const u8 *)first;
+	else if (bpf_skb_load_bytes(skb, at, &byte, 1))
+		return false;
+	return quic_is_long(byte);
+}
+
 /*
  * The length by the UDP header, if the port on this side is guarded and a long packet comes first; else 0. The highest
  * bit: IPv6. out: the datagram leaves.
@@ -121,16 +147,15 @@ static __always_inline void count(u32 key, enum quic_verdict v)
 static __always_inline u32 guarded_len(struct __sk_buff *skb, bool out)
 {
 	void *end = skb_end(skb), *network = skb_start(skb) + link_header;
+	u32 v6 = 0, len, at = link_header + sizeof(struct udp);
 	const struct udp *udp;
-	u32 v6 = 0, len;
-	const u8 *first;
 
 	if (CTX_LOAD(skb, protocol) == bpf_htons(ETH_P_IP)) {
 		const struct ipv4 *ip = network;
 
 		udp = (const void *)(ip + 1);
-		first = (const void *)(udp + 1);
-		if ((const void *)(first + 1) > end)
+		at += sizeof(*ip);
+		if ((const void *)(udp + 1) > end)
 			return 0;
 		/* The first of several fragments has all that is read here. */
 		if (ip->version_ihl != 0x45 || ip->proto != IPPROTO_UDP || (ip->frag & bpf_htons(0x1fff)))
@@ -139,8 +164,8 @@ static __always_inline u32 guarded_len(struct __sk_buff *skb, bool out)
 		const struct ipv6 *ip = network;
 
 		udp = (const void *)(ip + 1);
-		first = (const void *)(udp + 1);
-		if ((const void *)(first + 1) > end)
+		at += sizeof(*ip);
+		if ((const void *)(udp + 1) > end)
 			return 0;
 		if ((ip->version_class_flow & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) || ip->next != IPPROTO_UDP)
 			return 0;
@@ -148,20 +173,37 @@ static __always_inline u32 guarded_len(struct __sk_buff *skb, bool out)
 	} else {
 		return 0;
 	}
-	if (!quic_ports[out ? udp->sport : udp->dport] || !quic_is_long(*first))
-		return 0;
 	len = bpf_ntohs(udp->len);
-	return len > sizeof(*udp) ? len | v6 : 0;
+	if (!quic_ports[out ? udp->sport : udp->dport] || len <= sizeof(*udp))
+		return 0;
+	return begins_long(skb, udp + 1, at) ? len | v6 : 0;
 }
 
-/* A driver may have left the headers, or what is behind them, in fragments. */
+/* A driver may have left the headers of a datagram in fragments. Of other packets they stay there. */
 static __always_inline bool pull_datagram(struct __sk_buff *skb)
 {
-	u32 linear = skb_end(skb) - skb_start(skb), want = link_header + sizeof(struct ipv6) + sizeof(struct udp) + 1;
+	bool v6 = CTX_LOAD(skb, protocol) == bpf_htons(ETH_P_IPV6);
+	u32 want = link_header + (v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) + sizeof(struct udp);
+	u8 protocol = 0;
 
-	if (linear >= want || linear >= CTX_LOAD(skb, len))
+	if (skb_end(skb) - skb_start(skb) >= want || CTX_LOAD(skb, len) < want)
 		return false;
-	return !bpf_skb_pull_data(skb, want < CTX_LOAD(skb, len) ? want : CTX_LOAD(skb, len));
+	if (bpf_skb_load_bytes(skb, link_header + (v6 ? __builtin_offsetof(struct ipv6, next) : __builtin_offsetof(struct ipv4, proto)),
+			       &protocol, 1))
+		return false;
+	return protocol == IPPROTO_UDP && !bpf_skb_pull_data(skb, want);
+}
+
+/* Of a connection ID, with 0 behind it. Two of one client hardly have the same; then one is taken for the other. */
+static __always_inline u32 id_hash(const u8 *id)
+{
+	const u32 *word = (const void *)id;
+	u32 hash = 0;
+
+#pragma unroll
+	for (u32 i = 0; i < WEIR_QUIC_CID_MOST / 4; i++)
+		hash = (hash ^ word[i]) * 0x9e3779b1;
+	return hash ^ hash >> 16 ?: 1;
 }
 
 /* How many bytes the first datagram has. What it says, and what there is: a made-up header is answered with nothing. */
@@ -227,9 +269,15 @@ __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, u32 said
 	quic_read(d->head, d->len, &d->packet);
 	if (d->packet.kind == QUIC_NONE)
 		return 0;
+	quic_copy_id(d->scratch, 0, d->head, QUIC_TO_AT, d->packet.to_len);
+	d->to_hash = id_hash(d->scratch);
+	if (out)
+		__builtin_memcpy(client->id, d->scratch, sizeof(client->id));
+	quic_copy_id(d->scratch, 0, d->head, quic_from_at(&d->packet), d->packet.from_len);
+	d->from_hash = id_hash(d->scratch);
+	if (!out)
+		__builtin_memcpy(client->id, d->scratch, sizeof(client->id));
 	client->id_len = out ? d->packet.to_len : d->packet.from_len;
-	quic_copy_id(d->scratch, 0, d->head, out ? QUIC_TO_AT : quic_from_at(&d->packet), client->id_len);
-	__builtin_memcpy(client->id, d->scratch, sizeof(client->id));
 	return 1;
 }
 
@@ -285,18 +333,21 @@ __noinline int is_same_attempt(struct __sk_buff *skb, struct datagram *d, u32 at
 	return !__builtin_memcmp(d->scratch, d->client.id, sizeof(d->client.id));
 }
 
-/* Whether all datagrams of the buffer are of the attempt. */
+/* Whether all datagrams of the buffer are of the attempt. How many there are tun and virtio do not say. */
 static __always_inline bool is_alone(struct __sk_buff *skb, struct datagram *d)
 {
-	u32 segments = CTX_LOAD(skb, gso_segs), size = CTX_LOAD(skb, gso_size), i;
+	u32 size = CTX_LOAD(skb, gso_size), begin = d->l4 + sizeof(struct udp), len = CTX_LOAD(skb, len), i;
 
-	if (segments <= 1)
+	if (!size || len <= begin + size)
 		return true;
-	if (segments > SEGMENTS_MOST)
+	if (len - begin > SEGMENTS_MOST * size)
 		return false;
-	bpf_for(i, 1, segments)
-		if (!is_same_attempt(skb, d, d->l4 + sizeof(struct udp) + i * size))
+	bpf_for(i, 1, SEGMENTS_MOST) {
+		if (begin + i * size >= len)
+			break;
+		if (!is_same_attempt(skb, d, begin + i * size))
 			return false;
+	}
 	return true;
 }
 
@@ -348,26 +399,28 @@ __noinline int send_negotiation(struct __sk_buff *skb, struct datagram *d)
 
 static __always_inline int refuse(struct __sk_buff *skb, const struct quic_policy *policy, struct datagram *d)
 {
-	if (policy->refuse != QUIC_REFUSE_VN || came_by_ipsec(skb))
+	/* An answer is never longer than what it answers. */
+	if (policy->refuse != QUIC_REFUSE_VN || d->len < QUIC_LEAST_INITIAL)
 		return TC_DROP;
 	return send_negotiation(skb, d);
 }
 
-/* The state of a socket: its own one, or a new one. In memory: the address is a number here. Global. */
-__noinline int state_begin(const u64 *socket, u32 index)
+/* Begins with a server. Global. */
+__noinline int state_begin(const struct quic_server *server, u64 now)
 {
-	struct quic_state new = { .counters = index };
+	struct quic_state new = { .born_ns = now, .silent_ns = now };
 
-	return socket ? !bpf_map_update_elem(&states, socket, &new, BPF_ANY) : 0;
+	return server ? !bpf_map_update_elem(&states, server, &new, BPF_NOEXIST) : 0;
 }
 
-static __always_inline struct quic_state *state_of(const u64 *socket, u32 index)
+static __always_inline struct quic_state *state_of(const struct quic_server *server, u64 now)
 {
-	struct quic_state *state = bpf_map_lookup_elem(&states, socket);
+	struct quic_state *state = bpf_map_lookup_elem(&states, server);
 
-	if (state && state->counters == index)
+	if (state)
 		return state;
-	return state_begin(socket, index) ? bpf_map_lookup_elem(&states, socket) : NULL;
+	state_begin(server, now);
+	return bpf_map_lookup_elem(&states, server);
 }
 
 /* The socket that the datagram is for, and how full it is. 0: there is none, or one that is connected. */
@@ -391,9 +444,10 @@ static __always_inline u64 socket_of(struct __sk_buff *skb, struct datagram *d, 
 	return address;
 }
 
-/* An attempt is let in, whatever its verdict: in observe mode. */
+/* An attempt is let in; in observe mode whatever its verdict. */
 static __always_inline void begin(struct quic_state *state, const struct datagram *d, struct quic_attempt *attempt)
 {
+	attempt->at_ns = d->now;
 	attempt->behind = quic_pending(state);
 	attempt->number = quic_let_in(state, d->now);
 	attempt->fate = QUIC_UNDER_WAY;
@@ -410,37 +464,71 @@ __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, st
 
 	if (!policy || !d)
 		return PASS;
-	attempt.socket = socket_of(skb, d, &buffer, &limit);
-	if (!attempt.socket) {
+	attempt.server.counters = policy->counters;
+	attempt.server.socket = socket_of(skb, d, &buffer, &limit);
+	if (!attempt.server.socket) {
 		count(policy->counters, VERDICT_quic_unheard);
 		return PASS;
 	}
-	state = state_of(&attempt.socket, policy->counters);
-	if (!state || !is_alone(skb, d)) {
+	state = state_of(&attempt.server, d->now);
+	/* What IPsec protects leaves as something else: its answer would not be seen. */
+	if (!state || !is_alone(skb, d) || came_by_ipsec(skb)) {
 		count(policy->counters, VERDICT_quic_unjudged);
 		return PASS;
 	}
 	state->buffer = buffer;
 	state->buffer_limit = limit;
-	attempt.at_ns = d->now;
 	quic_look(state, d->now, policy);
 	v = quic_judge(state, d->now, policy);
 	count(policy->counters, v);
 	if (quic_lets_in(v) || policy->observe) {
+		attempt.first_id = d->to_hash;
 		begin(state, d, &attempt);
 		return PASS;
 	}
-	attempt.fate = QUIC_REFUSED;
-	bpf_map_update_elem(&attempts, &d->client, &attempt, BPF_ANY);
+	bpf_map_update_elem(&refused, &d->client, &d->now, BPF_ANY);
 	return refuse(skb, policy, d);
 }
 
-/* What follows the first packet of an attempt. Returns whether it is to be judged. */
-static __always_inline bool is_new(const struct quic_attempt *attempt, const struct datagram *d)
+/*
+ * Whether a packet of a client begins another attempt than the one that was let in: it goes to an ID that is neither the
+ * first one nor the server's. Clients without an ID of their own (Chromium's) are told apart by port only, and use it again.
+ */
+static __always_inline bool begins_anew(const struct quic_attempt *attempt, const struct datagram *d)
 {
-	if (!attempt)
-		return true;
-	return attempt->fate == QUIC_REFUSED && d->now - attempt->at_ns > REFUSED_FOR_NS;
+	if (d->to_hash == attempt->first_id || d->to_hash == attempt->server_id)
+		return false;
+	return attempt->server_id || (s64)(d->now - attempt->at_ns) > (s64)ATTEMPT_FOR_NS;
+}
+
+/* A packet of an attempt that was let in. Global. */
+__noinline int goes_on(struct quic_attempt *attempt, struct datagram *d)
+{
+	struct quic_state *state;
+
+	if (!attempt || !d || d->packet.kind != QUIC_INITIAL)
+		return PASS;
+	if (attempt->fate == QUIC_UNDER_WAY && (s64)(d->now - attempt->at_ns) > (s64)REPEATED_NS)
+		attempt->fate = QUIC_LATE;
+	if (attempt->fate != QUIC_RETRIED)
+		return PASS;
+	/* The server has asked it for its address, and now it is to be answered. */
+	state = bpf_map_lookup_elem(&states, &attempt->server);
+	if (state) {
+		struct quic_attempt again = *attempt;
+
+		begin(state, d, &again);
+	}
+	return PASS;
+}
+
+/* Whether what the client sends follows an Initial that was refused a moment ago. */
+static __always_inline bool follows_refusal(const struct datagram *d)
+{
+	const u64 *at = bpf_map_lookup_elem(&refused, &d->client);
+
+	/* Signed: another CPU may have judged it a moment later. */
+	return at && (s64)(d->now - *at) <= (s64)REFUSED_FOR_NS;
 }
 
 /* Global. */
@@ -463,25 +551,17 @@ __noinline int on_long(struct __sk_buff *skb, u32 said)
 		return PASS;
 	d->now = bpf_ktime_get_ns();
 	attempt = bpf_map_lookup_elem(&attempts, &d->client);
-	if (is_new(attempt, d)) {
-		if (!begins || !is_for_host(skb, CTX_LOAD(skb, ifindex), (u64)buffer->dev, &d->tuple, d->v6, IPPROTO_UDP))
+	if (attempt && !(begins && begins_anew(attempt, d)))
+		return goes_on(attempt, d);
+	if (follows_refusal(d)) {
+		if (!is_alone(skb, d))
 			return PASS;
-		return judge(skb, policy, d);
+		count(policy->counters, VERDICT_quic_refused_again);
+		return policy->observe ? PASS : refuse(skb, policy, d);
 	}
-	/* The server has asked it for its address, and now it is to be answered. */
-	if (attempt->fate == QUIC_RETRIED && d->packet.kind == QUIC_INITIAL) {
-		struct quic_state *state = bpf_map_lookup_elem(&states, &attempt->socket);
-		struct quic_attempt again = *attempt;
-
-		again.at_ns = d->now;
-		if (state)
-			begin(state, d, &again);
+	if (!begins || !is_for_host(skb, CTX_LOAD(skb, ifindex), (u64)buffer->dev, &d->tuple, d->v6, IPPROTO_UDP))
 		return PASS;
-	}
-	if (attempt->fate != QUIC_REFUSED || !is_alone(skb, d))
-		return PASS;
-	count(policy->counters, VERDICT_quic_refused_again);
-	return policy->observe ? PASS : refuse(skb, policy, d);
+	return judge(skb, policy, d);
 }
 
 /* For devices without a link header it is loaded again, with link_header = 0. */
@@ -508,20 +588,27 @@ __noinline int on_answer(struct __sk_buff *skb, u32 said)
 	if (!d || !datagram_read(skb, d, said, true))
 		return 0;
 	attempt = bpf_map_lookup_elem(&attempts, &d->client);
-	if (!attempt || attempt->fate != QUIC_UNDER_WAY)
+	if (!attempt || attempt->fate >= QUIC_ANSWERED)
 		return 0;
-	state = bpf_map_lookup_elem(&states, &attempt->socket);
-	if (!state)
+	state = bpf_map_lookup_elem(&states, &attempt->server);
+	/* One that was let in before the state began has another number. */
+	if (!state || (s64)(attempt->at_ns - state->born_ns) < 0)
 		return 0;
 	now = bpf_ktime_get_ns();
+	/* The server's own ID, to which the client sends from now on. */
+	attempt->server_id = d->from_hash;
 	if (d->packet.kind == QUIC_RETRY || d->packet.kind == QUIC_NEGOTIATION) {
 		attempt->fate = QUIC_RETRIED;
-		quic_settle(state, attempt->number);
+		quic_excuse(state, now);
 		return 0;
 	}
+	/* What was sent twice does not tell how long an answer takes. */
+	if (attempt->fate == QUIC_LATE)
+		quic_settle(state, attempt->number, now);
+	else
+		quic_answer(state, attempt->number, now, now - attempt->at_ns, attempt->behind);
 	attempt->fate = QUIC_ANSWERED;
-	quic_answer(state, attempt->number, now - attempt->at_ns, attempt->behind);
-	count(state->counters, VERDICT_quic_answered);
+	count(attempt->server.counters, VERDICT_quic_answered);
 	return 0;
 }
 

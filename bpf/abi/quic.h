@@ -11,10 +11,10 @@
 
 /* QUIC listeners that one network namespace can have. */
 #define WEIR_MAX_QUIC 64
-/* Connection attempts that are remembered at a time: those that go on, and those that were refused. */
+/* Connection attempts that are remembered at a time: so many that go on, and so many that were refused. */
 #define WEIR_QUIC_FLOWS 65536
-/* Sockets of QUIC servers that are remembered at a time. */
-#define WEIR_QUIC_SOCKETS 1024
+/* Sockets of QUIC servers that are remembered at a time. Each CPU has 128 places of them in its hands (LRU). */
+#define WEIR_QUIC_SOCKETS 8192
 /* Connection IDs are at most so long, in versions 1 and 2 (RFC 9000, Section 17.2). */
 #define WEIR_QUIC_CID_MOST 20
 /* Interfaces that one QUIC listener can name. */
@@ -72,8 +72,8 @@ struct quic_place {
 };
 _Static_assert(sizeof(struct quic_place) == 20, "a hash key has no holes");
 
-/* What became of an attempt. */
-enum quic_fate { QUIC_UNDER_WAY, QUIC_ANSWERED, QUIC_RETRIED, QUIC_REFUSED };
+/* What became of an attempt that was let in. LATE: the client has repeated its Initial after a time-out. */
+enum quic_fate { QUIC_UNDER_WAY, QUIC_LATE, QUIC_ANSWERED, QUIC_RETRIED };
 
 /* An attempt is known by its client: address, port and connection ID, which it keeps until it is established. */
 struct quic_client {
@@ -86,31 +86,44 @@ struct quic_client {
 };
 _Static_assert(sizeof(struct quic_client) == 44, "a hash key has no holes");
 
-/* What is remembered of it. */
+/* A server's socket, of one listener. */
+struct quic_server {
+	__u64 socket;		/* its kernel address */
+	__u32 counters;		/* index of the listener's counters */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct quic_server) == 16, "a hash key has no holes");
+
+/* What is remembered of an attempt. */
 struct quic_attempt {
 	__u64 at_ns;		/* when it was judged */
-	__u64 socket;		/* the socket that it was judged for: key of its struct quic_state */
+	struct quic_server server; /* for which it was judged */
 	__u32 number;		/* of those that were let in there */
 	__u32 behind;		/* so many were not answered before it */
 	__u32 fate;		/* enum quic_fate */
+	__u32 first_id;		/* hash of the connection ID that its first packet went to */
+	__u32 server_id;	/* and of the one that the server has chosen; 0: not known */
 	__u32 pad;
 };
-_Static_assert(sizeof(struct quic_attempt) == 32, "no holes");
+_Static_assert(sizeof(struct quic_attempt) == 48, "no holes");
 
-/* How a socket's server answers new connections (lib/quic.h). */
+/* How a socket's server answers new connections (lib/quic_wait.h). */
 struct quic_state {
 	__u64 service_ns;	/* from one answer to the next of a busy server, a moving mean; 0: not known */
+	__u64 latency_ns;	/* how long the newest answer took */
 	__u64 above_ns;		/* since when the wait is over the target; 0: it is not */
 	__u64 last_above_ns;	/* when it was last seen over the target */
 	__u64 admitted_ns;	/* when an attempt was last let in */
+	__u64 silent_ns;	/* since when no answer has come though attempts wait for one */
+	__u64 born_ns;		/* when this began */
 	__u64 floor_next;	/* when the floor has its next one, 1/16 ns (bucket.h) */
 	__u32 admitted;		/* attempts let in, ever; wraps; atomic */
 	__u32 answered;		/* the newest of them that the server has answered; wraps */
+	__u32 excused;		/* of those after it, the ones that the server has sent a Retry; atomic */
 	__u32 standing;		/* 1: refuse while the wait is over the target */
 	__u32 buffer;		/* bytes in its receive buffer at the last attempt */
 	__u32 buffer_limit;	/* and how many may be there */
-	__u32 counters;		/* index of the counters of its listener */
 };
-_Static_assert(sizeof(struct quic_state) == 64, "one cache line");
+_Static_assert(sizeof(struct quic_state) == 88, "no holes");
 
 #endif

@@ -13,7 +13,8 @@
  * forgotten at the next answer.
  *
  * CoDel's idea (RFC 8289), as of wait.h: it refuses once the wait has stood over
- * the target for an interval, and until it was under it for as long. And it
+ * the target for an interval, and until it was under it for as long; the newest
+ * answer has to confirm the wait, or none comes. And it
  * refuses while the buffer is fuller than `room`: the packets of established
  * connections have to find a place there.
  *
@@ -27,17 +28,22 @@
 #include "lib/bucket.h"
 #include "lib/types.h"
 
-/* So long after the last attempt was let in, none of them is answered any more: clients repeat theirs after a second. */
+/* So long after the last answer, attempts that wait for one are forgotten: every restriction expires. */
 #define QUIC_FORGOTTEN_NS 2000000000ULL
-/* An answer that takes longer is none of a busy server's, and 2^32 of them stay below 2^64. */
+/* So long without an answer, a server counts as stopped. */
+#define QUIC_STOPPED_NS 1000000000ULL
+/* An answer that takes longer is none of a busy server's. 2^32 of them stay below 2^64. */
 #define QUIC_SERVICE_MAX_NS 4000000000ULL
 /* Of the moving mean, the weight of a new sample: one in 2^3. */
 #define QUIC_SERVICE_SHIFT 3
 
-/* Attempts that were let in and are not answered. */
+/* Attempts that were let in and wait for an answer. What another CPU changes meanwhile may make it less than none. */
 static __always_inline u32 quic_pending(const struct quic_state *state)
 {
-	return *(volatile u32 *)&state->admitted - *(volatile u32 *)&state->answered;
+	u32 answered = *(volatile u32 *)&state->answered, excused = *(volatile u32 *)&state->excused;
+	s32 pending = *(volatile u32 *)&state->admitted - answered - excused;
+
+	return pending > 0 ? pending : 0;
 }
 
 /* How long the next attempt waits for its answer; 0: not known. */
@@ -46,17 +52,32 @@ static __always_inline u64 quic_wait_ns(const struct quic_state *state)
 	return quic_pending(state) * state->service_ns;
 }
 
+/*
+ * Whether the wait is over the target. It is if the newest answer took as long, or none comes: what is dropped before
+ * the server sees it waits for no answer, and the others have theirs at once.
+ */
+static __always_inline bool quic_is_over(const struct quic_state *state, u64 now, const struct quic_policy *policy)
+{
+	s64 silent = now - state->silent_ns;
+
+	return quic_wait_ns(state) >= policy->target_wait_ns &&
+	       (state->latency_ns >= policy->target_wait_ns || silent >= (s64)QUIC_STOPPED_NS);
+}
+
 /* One look, when an attempt comes. Without a lock: of two CPUs at once one has its way. */
 static __always_inline void quic_look(struct quic_state *state, u64 now, const struct quic_policy *policy)
 {
-	s64 silent = now - state->admitted_ns;
+	u64 above = *(volatile u64 *)&state->above_ns;
+	s64 silent = now - state->silent_ns;
 
-	if (silent > (s64)QUIC_FORGOTTEN_NS)
+	if (silent > (s64)QUIC_FORGOTTEN_NS) {
 		state->answered = state->admitted;
-	if (quic_wait_ns(state) >= policy->target_wait_ns) {
-		if (!state->above_ns)
+		state->excused = 0;
+	}
+	if (quic_is_over(state, now, policy)) {
+		if (!above)
 			state->above_ns = now;
-		if ((s64)(now - state->above_ns) >= (s64)policy->interval_ns)
+		else if ((s64)(now - above) >= (s64)policy->interval_ns)
 			state->standing = 1;
 		state->last_above_ns = now;
 		return;
@@ -76,7 +97,8 @@ static __always_inline bool quic_is_full(const struct quic_state *state, const s
 /* What new attempts have of the server's answers while others are refused: one at once. */
 static __always_inline struct bucket_limit quic_floor(const struct quic_state *state, const struct quic_policy *policy)
 {
-	u64 interval = policy->floor_1024 ? ((state->service_ns << 10) / policy->floor_1024) << BUCKET_SHIFT : 0;
+	u64 service = state->service_ns ? state->service_ns : policy->target_wait_ns;
+	u64 interval = policy->floor_1024 ? ((service << 10) / policy->floor_1024) << BUCKET_SHIFT : 0;
 
 	return (struct bucket_limit){ .interval = interval, .tolerance = 0 };
 }
@@ -107,28 +129,44 @@ static __always_inline bool quic_lets_in(enum quic_verdict v)
 /* The number of an attempt that is let in now. */
 static __always_inline u32 quic_let_in(struct quic_state *state, u64 now)
 {
+	if (!quic_pending(state))
+		state->silent_ns = now;
 	state->admitted_ns = now;
 	return __sync_fetch_and_add(&state->admitted, 1) + 1;
 }
 
-/* The attempt needs no answer that tells anything: the server has sent it a Retry, or another version. */
-static __always_inline void quic_settle(struct quic_state *state, u32 number)
+/* The server has answered the attempt with this number, now. One of another life of the state says nothing. */
+static __always_inline void quic_settle(struct quic_state *state, u32 number, u64 now)
 {
-	if ((s32)(number - state->answered) > 0)
+	if ((s32)(state->admitted - number) < 0)
+		return;
+	state->silent_ns = now;
+	if ((s32)(number - state->answered) > 0) {
 		state->answered = number;
+		state->excused = 0;
+	}
 }
 
-/* The server has answered the attempt with this number: after so long, and so many others were not answered before it. */
-static __always_inline void quic_answer(struct quic_state *state, u32 number, u64 after_ns, u32 behind)
+/* The same, and it tells how fast the server is: the answer took so long, and so many waited before it. */
+static __always_inline void quic_answer(struct quic_state *state, u32 number, u64 now, u64 after_ns, u32 behind)
 {
 	u64 sample = after_ns / ((u64)behind + 1), known = state->service_ns;
 
-	quic_settle(state, number);
-	sample = sample > QUIC_SERVICE_MAX_NS ? QUIC_SERVICE_MAX_NS : sample;
+	quic_settle(state, number, now);
+	if (after_ns > QUIC_SERVICE_MAX_NS)
+		return;
 	if (known)
 		sample = known - (known >> QUIC_SERVICE_SHIFT) + (sample >> QUIC_SERVICE_SHIFT);
 	/* 0 stands for none. */
 	state->service_ns = sample ? sample : 1;
+	state->latency_ns = after_ns;
+}
+
+/* The server has sent a Retry: the attempt waits for its client now. */
+static __always_inline void quic_excuse(struct quic_state *state, u64 now)
+{
+	state->silent_ns = now;
+	__sync_fetch_and_add(&state->excused, 1);
 }
 
 #endif

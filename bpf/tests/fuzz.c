@@ -200,8 +200,8 @@ static void check_quic(const u8 *data, u32 size)
 	pure_quic_look(&any.state, any.now, &any.policy);
 	MUST(pure_quic_judge(&any.state, any.now, &any.policy) < QUIC_VERDICT_COUNT);
 	pure_quic_let_in(&any.state, any.now);
-	pure_quic_answer(&any.state, any.words[0], any.after, any.words[1]);
-	MUST(any.state.service_ns);
+	pure_quic_answer(&any.state, any.words[0], any.now, any.after, any.words[1]);
+	pure_quic_excuse(&any.state, any.now);
 }
 
 int LLVMFuzzerTestOneInput(const u8 *data, size_t size)

@@ -368,12 +368,17 @@ u32 pure_quic_let_in(struct quic_state *state, u64 now)
 	return quic_let_in(state, now);
 }
 
-void pure_quic_answer(struct quic_state *state, u32 number, u64 after_ns, u32 behind)
+void pure_quic_answer(struct quic_state *state, u32 number, u64 now, u64 after_ns, u32 behind)
 {
-	quic_answer(state, number, after_ns, behind);
+	quic_answer(state, number, now, after_ns, behind);
 }
 
-void pure_quic_settle(struct quic_state *state, u32 number)
+void pure_quic_settle(struct quic_state *state, u32 number, u64 now)
 {
-	quic_settle(state, number);
+	quic_settle(state, number, now);
+}
+
+void pure_quic_excuse(struct quic_state *state, u64 now)
+{
+	quic_excuse(state, now);
 }

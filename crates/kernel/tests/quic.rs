@@ -72,6 +72,7 @@ enum Event {
     Attempt,
     Answer(u64, u32),
     Settle(u32),
+    Excuse,
     Buffer(u32),
 }
 
@@ -82,6 +83,7 @@ fn c_goes_through_the_model_s_states() {
         4 => Just(Event::Attempt),
         2 => (0u64..5_000_000_000, back()).prop_map(|(after, behind)| Event::Answer(after, behind)),
         1 => back().prop_map(Event::Settle),
+        1 => Just(Event::Excuse),
         1 => (0u32..1200).prop_map(Event::Buffer),
     ];
     let step = prop_oneof![6 => 0u64..3_000_000, 2 => 0u64..200_000_000, 1 => 0u64..5_000_000_000];
@@ -119,13 +121,17 @@ fn c_goes_through_the_model_s_states() {
                     }
                     Event::Answer(after, back) => {
                         let number = model.admitted.wrapping_sub(back);
-                        c.answer(number, after, back);
-                        model.answer(number, after, back);
+                        c.answer(number, now, after, back);
+                        model.answer(number, now, after, back);
                     }
                     Event::Settle(back) => {
                         let number = model.admitted.wrapping_sub(back);
-                        c.settle(number);
-                        model.settle(number);
+                        c.settle(number, now);
+                        model.settle(number, now);
+                    }
+                    Event::Excuse => {
+                        c.excuse(now);
+                        model.excuse(now);
                     }
                     Event::Buffer(bytes) => {
                         c.set_buffer(bytes, 1000);
@@ -355,6 +361,27 @@ fn an_answer_is_seen_when_it_leaves() {
     }
     assert_eq!(world.count(QuicVerdict::QuicAnswered), 1);
     assert!(world.quic.sockets("h3").unwrap()[0].service.is_some());
+}
+
+/// Chromium's clients have no ID of their own, and a port is used again.
+#[test]
+fn a_client_without_an_id_is_judged_again_when_it_begins_again() {
+    if !as_root() {
+        return;
+    }
+    let world = World::new(|_| {});
+    let send = |to: &[u8]| {
+        let sent = frame(false, &initial(to, &[], 1200));
+        assert_eq!(world.quic.judge_in(&sent).unwrap().action, PASS);
+        world.count(QuicVerdict::QuicAdmitted)
+    };
+    assert_eq!(send(&[1; 8]), 1);
+    let answer = framed(false, PORT, CLIENT, &initial(&[], &[7; 8], 1200));
+    world.quic.judge_out(&answer).unwrap();
+    // What repeats its first packet, and what goes to the server's ID, goes on.
+    assert_eq!(send(&[1; 8]), 1);
+    assert_eq!(send(&[7; 8]), 1);
+    assert_eq!(send(&[3; 8]), 2);
 }
 
 #[test]

@@ -97,8 +97,10 @@ fn kind_of(version: u32, kind: u8) -> Option<PacketKind> {
     Some(order[usize::from(kind)])
 }
 
-/// So long after the last attempt was let in, none of them is answered any more.
+/// So long after the last answer, attempts that wait for one are forgotten.
 pub const FORGOTTEN_NS: u64 = 2_000_000_000;
+/// So long without an answer, a server counts as stopped.
+pub const STOPPED_NS: u64 = 1_000_000_000;
 /// An answer that takes longer is none of a busy server's.
 pub const SERVICE_MAX_NS: u64 = 4_000_000_000;
 
@@ -122,18 +124,24 @@ pub struct QuicRule {
 pub struct QuicWait {
     /// From one answer to the next of a busy server, a moving mean; 0: not known.
     pub service_ns: u64,
+    /// How long the newest answer took.
+    pub latency_ns: u64,
     /// Since when the wait is over the target; 0: it is not.
     pub above_ns: u64,
     /// When it was last seen over the target.
     pub last_above_ns: u64,
     /// When an attempt was last let in.
     pub admitted_ns: u64,
+    /// Since when no answer has come though attempts wait for one.
+    pub silent_ns: u64,
     /// When the floor has its next one.
     pub floor: Bucket,
     /// Attempts let in, ever; wraps.
     pub admitted: u32,
     /// The newest of them that the server has answered; wraps.
     pub answered: u32,
+    /// Of those after it, the ones that the server has sent a Retry.
+    pub excused: u32,
     /// It refuses while the wait is over the target.
     pub standing: bool,
     /// Bytes in the receive buffer.
@@ -143,9 +151,10 @@ pub struct QuicWait {
 }
 
 impl QuicWait {
-    /// Attempts that were let in and are not answered.
+    /// Attempts that were let in and wait for an answer.
     pub fn pending(&self) -> u32 {
-        self.admitted.wrapping_sub(self.answered)
+        let pending = self.admitted.wrapping_sub(self.answered);
+        (pending.wrapping_sub(self.excused) as i32).max(0) as u32
     }
 
     /// How long the next attempt waits for its answer, ns; 0: not known.
@@ -153,20 +162,24 @@ impl QuicWait {
         u64::from(self.pending()).wrapping_mul(self.service_ns)
     }
 
+    fn is_over(&self, now: u64, rule: &QuicRule) -> bool {
+        let stopped = since(now, self.silent_ns) >= STOPPED_NS as i64;
+        self.wait_ns() >= rule.target_ns && (self.latency_ns >= rule.target_ns || stopped)
+    }
+
     /// One look, when an attempt comes.
     pub fn look(&mut self, now: u64, rule: &QuicRule) {
-        if is_longer(now, self.admitted_ns, FORGOTTEN_NS) {
-            self.answered = self.admitted;
+        if since(now, self.silent_ns) > FORGOTTEN_NS as i64 {
+            (self.answered, self.excused) = (self.admitted, 0);
         }
-        if self.wait_ns() >= rule.target_ns {
-            if self.above_ns == 0 {
-                self.above_ns = now;
+        let interval = rule.interval_ns as i64;
+        if self.is_over(now, rule) {
+            match self.above_ns {
+                0 => self.above_ns = now,
+                above => self.standing |= since(now, above) >= interval,
             }
-            self.standing |= now.wrapping_sub(self.above_ns) as i64 >= rule.interval_ns as i64;
             self.last_above_ns = now;
-        } else if !self.standing
-            || now.wrapping_sub(self.last_above_ns) as i64 >= rule.interval_ns as i64
-        {
+        } else if !self.standing || since(now, self.last_above_ns) >= interval {
             self.standing = false;
             self.above_ns = 0;
         }
@@ -193,7 +206,11 @@ impl QuicWait {
     }
 
     fn floor_lets_in(&mut self, now: u64, rule: &QuicRule) -> bool {
-        let each = (self.service_ns << 10).checked_div(rule.floor_1024.into());
+        let service = match self.service_ns {
+            0 => rule.target_ns,
+            known => known,
+        };
+        let each = (service << 10).checked_div(rule.floor_1024.into());
         let interval = each.unwrap_or(0) * UNITS_PER_NS;
         let tolerance = 0;
         let limit = BucketLimit {
@@ -205,33 +222,50 @@ impl QuicWait {
 
     /// The number of an attempt that is let in now.
     pub fn let_in(&mut self, now: u64) -> u32 {
+        if self.pending() == 0 {
+            self.silent_ns = now;
+        }
         self.admitted_ns = now;
         self.admitted = self.admitted.wrapping_add(1);
         self.admitted
     }
 
-    /// The server has answered the attempt with this number: after so long, and so many others were not answered before
-    /// it.
-    pub fn answer(&mut self, number: u32, after_ns: u64, behind: u32) {
-        self.settle(number);
-        let sample = (after_ns / (u64::from(behind) + 1)).min(SERVICE_MAX_NS);
+    /// The server has answered the attempt with this number, now.
+    pub fn settle(&mut self, number: u32, now: u64) {
+        if (self.admitted.wrapping_sub(number) as i32) < 0 {
+            return;
+        }
+        self.silent_ns = now;
+        if number.wrapping_sub(self.answered) as i32 > 0 {
+            (self.answered, self.excused) = (number, 0);
+        }
+    }
+
+    /// The same, and it tells how fast the server is: the answer took so long, and so many waited before it.
+    pub fn answer(&mut self, number: u32, now: u64, after_ns: u64, behind: u32) {
+        self.settle(number, now);
+        if after_ns > SERVICE_MAX_NS {
+            return;
+        }
+        let sample = after_ns / (u64::from(behind) + 1);
         let mean = match self.service_ns {
             0 => sample,
             known => known - known / 8 + sample / 8,
         };
         self.service_ns = mean.max(1);
+        self.latency_ns = after_ns;
     }
 
-    /// The attempt needs no answer that tells anything.
-    pub fn settle(&mut self, number: u32) {
-        if number.wrapping_sub(self.answered) as i32 > 0 {
-            self.answered = number;
-        }
+    /// The server has sent a Retry: the attempt waits for its client now.
+    pub fn excuse(&mut self, now: u64) {
+        self.silent_ns = now;
+        self.excused = self.excused.wrapping_add(1);
     }
 }
 
-fn is_longer(now: u64, since: u64, ns: u64) -> bool {
-    now.wrapping_sub(since) as i64 > ns as i64
+/// Below 0 if `then` is later.
+fn since(now: u64, then: u64) -> i64 {
+    now.wrapping_sub(then) as i64
 }
 
 #[cfg(test)]
@@ -322,7 +356,7 @@ mod tests {
                 self.queue.pop_front();
                 self.free_at = done;
                 self.longest = self.longest.max(done - came);
-                self.wait.answer(number, done - came, behind);
+                self.wait.answer(number, done, done - came, behind);
             }
         }
 
@@ -386,16 +420,59 @@ mod tests {
         assert_eq!(server.refused, 0);
     }
 
+    /// Half of the time nobody but the floor: without an answer no restriction lasts.
     #[test]
-    fn a_server_that_has_stopped_has_the_floor_only() {
+    fn a_server_that_has_stopped_is_not_offered_everything() {
         let mut server = Server::new(2 * MS);
         server.offer(MS, 5 * MS, 1_000 * MS);
         server.service_ns = u64::MAX >> 2;
-        server.offer(1_000 * MS, 5 * MS, 11_000 * MS);
-        // An eighth of 500/s: one each 16 ms, of those that come each 5 ms.
-        let floor = 10_000 / 20;
-        let let_in = 2_200 - server.refused - 200;
-        assert!((floor..floor + 60).contains(&let_in), "{let_in}");
+        let before = server.let_in;
+        server.offer(1_000 * MS, 5 * MS, 21_000 * MS);
+        let share = (server.let_in - before) as f64 / 4000.0;
+        assert!((0.4..0.75).contains(&share), "{share}");
+    }
+
+    /// A firewall behind weir drops a flood: what real clients wait for is answered at once.
+    #[test]
+    fn what_is_dropped_before_the_server_sees_it_refuses_nobody() {
+        let mut wait = QuicWait::default();
+        for now in (MS..10_000 * MS).step_by(MS as usize / 5) {
+            wait.look(now, &RULE);
+            assert_eq!(wait.judge(now, &RULE), QuicVerdict::QuicAdmitted);
+            let (behind, number) = (wait.pending(), wait.let_in(now));
+            if now % (200 * MS) < MS / 5 {
+                wait.answer(number, now, MS, behind.min(1));
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_to_an_attempt_of_another_life_of_the_state_says_nothing() {
+        let mut wait = QuicWait::default();
+        wait.let_in(MS);
+        wait.settle(1_000_000, 2 * MS);
+        assert_eq!(wait.pending(), 1);
+    }
+
+    #[test]
+    fn a_retry_excuses_the_server_and_those_before_it_still_wait() {
+        let mut wait = QuicWait::default();
+        for _ in 0..3 {
+            wait.let_in(MS);
+        }
+        wait.excuse(2 * MS);
+        assert_eq!(wait.pending(), 2);
+    }
+
+    #[test]
+    fn the_floor_lets_in_before_the_speed_of_the_server_is_known() {
+        let mut wait = QuicWait {
+            buffer: 900,
+            buffer_limit: 1000,
+            ..QuicWait::default()
+        };
+        let verdicts = [1, 2].map(|n| wait.judge(n * MS, &RULE));
+        assert_eq!(verdicts, [QuicVerdict::QuicFloor, QuicVerdict::QuicVnRoom]);
     }
 
     #[test]
@@ -405,7 +482,16 @@ mod tests {
             buffer_limit: 1000,
             ..QuicWait::default()
         };
-        let mut judge = |room_1024| wait.judge(MS, &QuicRule { room_1024, ..RULE });
+        let mut judge = |room_1024| {
+            wait.judge(
+                MS,
+                &QuicRule {
+                    room_1024,
+                    floor_1024: 0,
+                    ..RULE
+                },
+            )
+        };
         assert_eq!(judge(512), QuicVerdict::QuicVnRoom);
         assert_eq!(judge(700), QuicVerdict::QuicAdmitted);
         assert_eq!(judge(0), QuicVerdict::QuicAdmitted);

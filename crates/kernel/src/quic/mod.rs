@@ -14,19 +14,25 @@ use weir_core::quic::{QUIC_VERDICTS, QuicCounters, QuicListener, QuicSocket};
 
 use crate::clock::now_ns;
 use crate::error::{Error, Result, of_libbpf};
-use crate::guard::attach::{Hook, link, link_header_len};
+use crate::guard::attach::{Hook, is_on_device, link, link_header_len};
 use crate::guard::chain::Rank;
 use crate::object::{Plain, percpu, plain};
 use load::{Bare, Programs};
 use places::places_of;
 use skel::QuicSkel;
-use skel::types::{quic_counters, quic_place, quic_policy, quic_state};
+use skel::types::{quic_counters, quic_place, quic_policy, quic_server, quic_state};
 
-plain!(quic_counters, quic_place, quic_policy, quic_state);
+plain!(
+    quic_counters,
+    quic_place,
+    quic_policy,
+    quic_server,
+    quic_state
+);
 
 /// A socket to which no attempt has come for so long is not reported: it may be closed.
 const REPORTED_FOR_NS: u64 = 60_000_000_000;
-/// `QUIC_FORGOTTEN_NS` of bpf/lib/quic_wait.h: so long after the last attempt none waits for its answer.
+/// `QUIC_FORGOTTEN_NS` of bpf/lib/quic_wait.h: so long after the last answer none waits for one.
 const FORGOTTEN_NS: u64 = 2_000_000_000;
 
 /// The programs, loaded, and attached where [`Quic::attach`] said. Dropping it (or the death of the process) detaches
@@ -66,18 +72,19 @@ impl Quic {
     /// # Errors
     /// The kernel takes no more: then some of them may be in force.
     pub fn apply(&mut self, listeners: &[QuicListener]) -> Result<()> {
-        self.slots = self.assign_slots(listeners)?;
-        let wanted = places_of(listeners, &self.slots);
+        let slots = self.assign_slots(listeners)?;
+        let wanted = places_of(listeners, &slots);
         let map = &self.skel.maps.places;
         for (place, policy) in &wanted {
             map.update(place, policy.bytes(), MapFlags::ANY)
                 .map_err(of_libbpf("put a QUIC listener in force"))?;
+            self.places.insert(place.clone(), *policy);
         }
         for place in self.places.keys().filter(|at| !wanted.contains_key(*at)) {
             map.delete(place)
                 .map_err(of_libbpf("take a QUIC listener away"))?;
         }
-        self.places = wanted;
+        (self.places, self.slots) = (wanted, slots);
         self.mark_ports(listeners);
         Ok(())
     }
@@ -111,6 +118,10 @@ impl Quic {
                 })?;
             percpu::reset::<quic_counters>(&self.skel.maps.counters, free)
                 .map_err(of_libbpf("reset the counters of a QUIC listener"))?;
+            for server in self.servers(free) {
+                // Another CPU may have taken it away meanwhile.
+                let _ = self.skel.maps.states.delete(server.bytes());
+            }
             slots.insert(one.name.clone(), free);
         }
         Ok(slots)
@@ -121,7 +132,8 @@ impl Quic {
     /// # Errors
     /// [`Error::Unsupported`] on link layers other than Ethernet and bare IP; else what the kernel refused.
     pub fn attach(&mut self, ifindex: u32) -> Result<()> {
-        if self.links.contains_key(&ifindex) {
+        let stays = |links: &[OwnedFd; 2]| links.iter().all(|link| is_on_device(link.as_fd()));
+        if self.links.get(&ifindex).is_some_and(stays) {
             return Ok(());
         }
         let header = link_header_len(ifindex)?.ok_or_else(|| Error::Unsupported {
@@ -173,18 +185,24 @@ impl Quic {
     /// # Errors
     /// There is no such listener, or they cannot be read.
     pub fn sockets(&self, name: &str) -> Result<Vec<QuicSocket>> {
-        let slot = u32::from(self.slot(name)?);
         let (states, now) = (&self.skel.maps.states, now_ns());
         let mut sockets = Vec::new();
-        for socket in states.keys() {
-            let state = states.lookup(&socket, MapFlags::ANY);
+        for server in self.servers(self.slot(name)?) {
+            let state = states.lookup(server.bytes(), MapFlags::ANY);
             let state = state.map_err(of_libbpf("read how a QUIC server answers"))?;
-            let state = state.and_then(|bytes| quic_state::read(&bytes));
             // Another may have taken its place since.
-            let its = state.filter(|state| state.counters == slot);
-            sockets.extend(its.and_then(|state| report(&state, now)));
+            let state = state.and_then(|bytes| quic_state::read(&bytes));
+            sockets.extend(state.and_then(|state| report(&state, now)));
         }
         Ok(sockets)
+    }
+
+    /// The sockets that the programs remember of the listener with this slot.
+    fn servers(&self, slot: u16) -> Vec<quic_server> {
+        let servers = self.skel.maps.states.keys();
+        let servers = servers.filter_map(|key| quic_server::read(&key));
+        let its = |server: &quic_server| server.counters == u32::from(slot);
+        servers.filter(its).collect()
     }
 
     fn slot(&self, name: &str) -> Result<u16> {
@@ -197,13 +215,16 @@ impl Quic {
 
 /// `None`: nothing has come for long.
 fn report(state: &quic_state, now: u64) -> Option<QuicSocket> {
-    let silent = now.saturating_sub(state.admitted_ns);
-    if silent > REPORTED_FOR_NS {
+    if now.saturating_sub(state.admitted_ns) > REPORTED_FOR_NS {
         return None;
     }
-    let pending = match silent > FORGOTTEN_NS {
+    let waiting = state
+        .admitted
+        .wrapping_sub(state.answered)
+        .wrapping_sub(state.excused);
+    let pending = match now.saturating_sub(state.silent_ns) > FORGOTTEN_NS {
         true => 0,
-        false => state.admitted.wrapping_sub(state.answered),
+        false => (waiting as i32).max(0) as u32,
     };
     let service = (state.service_ns > 0).then(|| Duration::from_nanos(state.service_ns));
     Some(QuicSocket {

@@ -27,8 +27,9 @@ unsafe extern "C" {
     fn pure_quic_look(state: *mut quic_state, now: u64, policy: *const quic_policy);
     fn pure_quic_judge(state: *mut quic_state, now: u64, policy: *const quic_policy) -> u8;
     fn pure_quic_let_in(state: *mut quic_state, now: u64) -> u32;
-    fn pure_quic_answer(state: *mut quic_state, number: u32, after_ns: u64, behind: u32);
-    fn pure_quic_settle(state: *mut quic_state, number: u32);
+    fn pure_quic_answer(state: *mut quic_state, number: u32, now: u64, after_ns: u64, behind: u32);
+    fn pure_quic_settle(state: *mut quic_state, number: u32, now: u64);
+    fn pure_quic_excuse(state: *mut quic_state, now: u64);
 }
 
 /// What the C reads of a datagram.
@@ -107,29 +108,38 @@ impl CQuicWait {
     }
 
     /// `quic_answer()`.
-    pub fn answer(&mut self, number: u32, after_ns: u64, behind: u32) {
+    pub fn answer(&mut self, number: u32, now: u64, after_ns: u64, behind: u32) {
         // SAFETY: the state is exclusively ours.
-        unsafe { pure_quic_answer(&mut self.0, number, after_ns, behind) }
+        unsafe { pure_quic_answer(&mut self.0, number, now, after_ns, behind) }
     }
 
     /// `quic_settle()`.
-    pub fn settle(&mut self, number: u32) {
+    pub fn settle(&mut self, number: u32, now: u64) {
         // SAFETY: the state is exclusively ours.
-        unsafe { pure_quic_settle(&mut self.0, number) }
+        unsafe { pure_quic_settle(&mut self.0, number, now) }
+    }
+
+    /// `quic_excuse()`.
+    pub fn excuse(&mut self, now: u64) {
+        // SAFETY: the state is exclusively ours.
+        unsafe { pure_quic_excuse(&mut self.0, now) }
     }
 
     /// Its fields, in the model's words.
     pub fn state(&self) -> QuicWait {
         QuicWait {
             service_ns: self.0.service_ns,
+            latency_ns: self.0.latency_ns,
             above_ns: self.0.above_ns,
             last_above_ns: self.0.last_above_ns,
             admitted_ns: self.0.admitted_ns,
+            silent_ns: self.0.silent_ns,
             floor: Bucket {
                 next: self.0.floor_next,
             },
             admitted: self.0.admitted,
             answered: self.0.answered,
+            excused: self.0.excused,
             standing: self.0.standing != 0,
             buffer: self.0.buffer,
             buffer_limit: self.0.buffer_limit,

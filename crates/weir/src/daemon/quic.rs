@@ -101,6 +101,11 @@ impl QuicGuard {
         interfaces.filter_map(|at| at.as_ref().err().map(String::as_str))
     }
 
+    /// Whether the programs are not on an interface on which they are to be.
+    pub fn lacks_interfaces(&self) -> bool {
+        self.interfaces.values().any(std::result::Result::is_err)
+    }
+
     /// How many are in force, in words; `None`: there is none.
     pub fn told(&self) -> Option<String> {
         let all = self.list.len();

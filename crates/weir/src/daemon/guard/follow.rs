@@ -25,7 +25,8 @@ impl<B: Backend> GuardService<B> {
                 self.session.links_changed(links);
                 self.elsewhere.links_changed();
                 self.log_new_warnings();
-                self.relook.note(self.session.lacks_interfaces(), now);
+                let lacks = self.session.lacks_interfaces() || self.quic.lacks_interfaces();
+                self.relook.note(lacks, now);
             }
             Err(failure) => {
                 tracing::warn!("{failure}");
