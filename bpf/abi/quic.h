@@ -9,6 +9,8 @@
 #ifndef WEIR_ABI_QUIC_H
 #define WEIR_ABI_QUIC_H
 
+#include <linux/types.h>
+
 /* QUIC listeners that one network namespace can have. */
 #define WEIR_MAX_QUIC 64
 /* Connection attempts that are remembered at a time: so many that go on, and so many that were refused. */

@@ -73,6 +73,7 @@ static __always_inline void quic_look(struct quic_state *state, u64 now, const s
 	if (silent > (s64)QUIC_FORGOTTEN_NS) {
 		state->answered = state->admitted;
 		state->excused = 0;
+		state->latency_ns = 0;
 	}
 	if (quic_is_over(state, now, policy)) {
 		if (!above)

@@ -363,7 +363,7 @@ const ADVICE: [(&str, &str); 44] = [
     ),
     (
         "quic_unjudged",
-        "The kernel joins packets of one source address and port (GRO). Where these are of several connections, as of a proxy or a load generator with one socket, one verdict does not fit all of them. weir remembers 1024 sockets of QUIC servers. A low count is harmless.",
+        "The kernel joins packets of one source address and port (GRO). Where these are of several connections, as of a proxy or a load generator with one socket, one verdict does not fit all of them. weir remembers 8192 sockets of QUIC servers. A low count is harmless.",
     ),
     (
         "quic_vn_wait",

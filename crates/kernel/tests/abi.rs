@@ -135,6 +135,7 @@ fn a_field_that_is_added_to_a_header_is_a_field_in_rust() {
             "parking_server",
             "__u64 socket;",
         ),
+        ("abi/quic.h", "quic.bpf.c", "quic_attempt", "__u64 at_ns;"),
         (
             "abi/splice.h",
             "splice.bpf.c",
@@ -200,7 +201,7 @@ fn a_verdict_is_added_by_one_line() {
 fn a_value_that_rust_reads_wrongly_stops_the_build() {
     let source = |headers: &Headers, folder: &Path| {
         let source = folder.join("values.c");
-        let includes = "#include \"abi/filters.h\"\n#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/residence.h\"\n#include \"abi/shape.h\"\n#include \"abi/splice.h\"\n#include \"abi/timewait.h\"\n#include \"abi/watch.h\"\n";
+        let includes = "#include \"abi/filters.h\"\n#include \"abi/guard.h\"\n#include \"abi/queue.h\"\n#include \"abi/quic.h\"\n#include \"abi/residence.h\"\n#include \"abi/shape.h\"\n#include \"abi/splice.h\"\n#include \"abi/timewait.h\"\n#include \"abi/watch.h\"\n";
         std::fs::write(&source, format!("{includes}{}", headers.assertions())).unwrap();
         source
     };
