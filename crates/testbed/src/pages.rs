@@ -9,7 +9,7 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use crate::error::{Context, Error, Result};
 
 /// Folders without pages of the project.
-const SKIPPED: [&str; 2] = ["target", "node_modules"];
+const SKIPPED: [&str; 3] = ["out", "target", "node_modules"];
 
 /// A page.
 #[derive(Debug)]
