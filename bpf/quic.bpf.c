@@ -18,9 +18,9 @@
  * packets of other hosts, VLANs and fragments but the first. A buffer of several
  * datagrams (GRO) is refused only if all in it are of the attempt.
  *
- * State. places, quic_ports: written by user space only. states, attempts: here.
- * Both forget what is longest unused (LRU). counters: per CPU. All of it dies with
- * the process that loaded it: nothing is pinned.
+ * State. places, quic_ports: written by user space only. states, attempts, refused:
+ * here. They forget what is longest unused (LRU). counters: per CPU. All of it dies
+ * with the process that loaded it: nothing is pinned.
  *
  * Fail open: a failed lookup, a full map, a helper's error: the packet passes.
  */

@@ -136,6 +136,8 @@ impl Quic {
         if self.links.get(&ifindex).is_some_and(stays) {
             return Ok(());
         }
+        // What is left of it: the kernel takes no program twice.
+        self.detach(ifindex);
         let header = link_header_len(ifindex)?.ok_or_else(|| Error::Unsupported {
             what: "[[quic]] on this interface".into(),
             cause: "it carries neither Ethernet frames nor bare IP packets".into(),
