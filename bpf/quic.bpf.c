@@ -25,12 +25,16 @@
  * Fail open: a failed lookup, a full map, a helper's error: the packet passes.
  */
 #include "lib/kernel.h"
+#include "abi/guard.h"
 #include "abi/quic.h"
+#include "lib/classify.bpf.h"
 #include "lib/context.bpf.h"
 #include "lib/frame.bpf.h"
+#include "lib/netns.bpf.h"
 #include "lib/packet.h"
 #include "lib/quic.h"
 #include "lib/quic_wait.h"
+#include "lib/rate.bpf.h"
 #include "lib/reply.h"
 #include "lib/route.bpf.h"
 
@@ -71,12 +75,19 @@ struct {
 	__type(value, struct quic_attempt);
 } attempts SEC(".maps");
 
-/* When the last Initial of a client was refused. Apart: those that were let in are not forgotten for them. */
+/* When the last Initial of a client was refused, and how. */
+struct refusal {
+	u64 at_ns;
+	u32 verdict;		/* enum quic_verdict */
+	u32 pad;
+};
+
+/* Apart: those that were let in are not forgotten for them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, WEIR_QUIC_FLOWS);
 	__type(key, struct quic_client);
-	__type(value, u64);
+	__type(value, struct refusal);
 } refused SEC(".maps");
 
 struct {
@@ -98,6 +109,8 @@ struct datagram {
 	u32 to_hash;		/* of the destination's connection ID; never 0 */
 	u32 from_hash;		/* and of the source's */
 	u32 v6;
+	u32 class;		/* slot of its class */
+	u64 netns;		/* cookie of the network namespace that it is in */
 	u64 now;
 };
 
@@ -125,6 +138,17 @@ static __always_inline void count(u32 key, enum quic_verdict v)
 
 	if (c && v < QUIC_VERDICT_COUNT)
 		c[v]++;
+}
+
+/* Counts for the listener and for the class. */
+static __always_inline void count_for(const struct quic_policy *policy, u32 class, enum quic_verdict v)
+{
+	struct class_state *state = class_state_of(class);
+
+	barrier_var(v);
+	count(policy->counters, v);
+	if (state && v < QUIC_VERDICT_COUNT)
+		__sync_fetch_and_add((u64 *)&state->quic + v, 1);
 }
 
 /* Whether a long packet comes first. Behind the headers there may be nothing in one piece (UDP_SEGMENT). */
@@ -206,6 +230,19 @@ static __always_inline u32 id_hash(const u8 *id)
 	return hash ^ hash >> 16 ?: 1;
 }
 
+/* Of the server's address and network namespace. */
+static __always_inline u32 server_hash(const struct datagram *d, bool out)
+{
+	u32 hash = d->netns * 0x9e3779b1;
+
+	if (!d->v6)
+		return (hash ^ (out ? d->tuple.ipv4.saddr : d->tuple.ipv4.daddr)) * 0x9e3779b1;
+#pragma unroll
+	for (u32 i = 0; i < 4; i++)
+		hash = (hash ^ (out ? d->tuple.ipv6.saddr[i] : d->tuple.ipv6.daddr[i])) * 0x9e3779b1;
+	return hash;
+}
+
 /* How many bytes the first datagram has. What it says, and what there is: a made-up header is answered with nothing. */
 static __always_inline u32 datagram_len(struct __sk_buff *skb, u32 said, u32 l4)
 {
@@ -259,6 +296,8 @@ __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, u32 said
 		client->addr[3] = out ? ip->daddr : ip->saddr;
 		d->l4 = link_header + sizeof(*ip);
 	}
+	d->netns = netns_of_skb(skb);
+	client->server = server_hash(d, out);
 	client->port = out ? udp->dport : udp->sport;
 	client->server_port = out ? udp->sport : udp->dport;
 	d->len = datagram_len(skb, said & ~LEN_V6, d->l4);
@@ -287,6 +326,7 @@ static __always_inline const struct quic_policy *policy_at(struct quic_place *pl
 	const struct quic_policy *any, *exact;
 
 	__builtin_memset(place, 0, sizeof(*place));
+	place->netns = d->netns;
 	place->port = d->client.server_port;
 	if (!d->v6)
 		place->addr[2] = bpf_htonl(0xffff);
@@ -397,10 +437,10 @@ __noinline int send_negotiation(struct __sk_buff *skb, struct datagram *d)
 	return bpf_redirect(CTX_LOAD(skb, ifindex), 0);
 }
 
-static __always_inline int refuse(struct __sk_buff *skb, const struct quic_policy *policy, struct datagram *d)
+static __always_inline int refuse(struct __sk_buff *skb, struct datagram *d, enum quic_verdict v)
 {
 	/* An answer is never longer than what it answers. */
-	if (policy->refuse != QUIC_REFUSE_VN || d->len < QUIC_LEAST_INITIAL)
+	if (!quic_answers(v) || d->len < QUIC_LEAST_INITIAL)
 		return TC_DROP;
 	return send_negotiation(skb, d);
 }
@@ -454,40 +494,84 @@ static __always_inline void begin(struct quic_state *state, const struct datagra
 	bpf_map_update_elem(&attempts, &d->client, attempt, BPF_ANY);
 }
 
+static __always_inline void remember_refusal(const struct datagram *d, enum quic_verdict v)
+{
+	struct refusal refusal = { .at_ns = d->now, .verdict = v };
+
+	bpf_map_update_elem(&refused, &d->client, &refusal, BPF_ANY);
+}
+
+/* Which copy of the class tables is in force. */
+static __always_inline u32 class_copy(void)
+{
+	const u32 *copy = bpf_map_lookup_elem(&class_active, &(u32){ 0 });
+
+	return copy ? *copy : 0;
+}
+
+/* Finds the class of an attempt. Returns its priority. */
+static __always_inline u32 class_in(const struct quic_policy *policy, struct datagram *d)
+{
+	u32 copy = class_copy();
+	const struct class_policy *class;
+
+	d->class = class_of(&d->tuple, d->v6, policy->owner, copy);
+	class = class_policy_of(d->class, copy);
+	/* Where no classes were ever written there is none. */
+	return class && class->priority ? class->priority : WEIR_PRIORITIES;
+}
+
+/* What the rate of its class says of an attempt, which then has its token. */
+static __always_inline enum quic_verdict rate_verdict(const struct quic_policy *policy, u32 class)
+{
+	int police_says = police(class, class_copy(), true);
+
+	if (police_says == POLICE_PASS)
+		return VERDICT_quic_admitted;
+	if (police_says == POLICE_HELD)
+		return policy->refuse == QUIC_REFUSE_VN ? VERDICT_quic_vn_held : VERDICT_quic_dropped_held;
+	return police_says == POLICE_RST ? VERDICT_quic_vn_rate : VERDICT_quic_dropped_rate;
+}
+
+static __always_inline int passed(const struct quic_policy *policy, const struct datagram *d, enum quic_verdict v)
+{
+	count_for(policy, d->class, v);
+	return PASS;
+}
+
 /* Judges an attempt. Global. */
 __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, struct datagram *d)
 {
 	struct quic_attempt attempt = {};
 	struct quic_state *state;
-	u32 buffer = 0, limit = 0;
+	u32 buffer = 0, limit = 0, priority;
 	enum quic_verdict v;
 
 	if (!policy || !d)
 		return PASS;
+	priority = class_in(policy, d);
 	attempt.server.counters = policy->counters;
 	attempt.server.socket = socket_of(skb, d, &buffer, &limit);
-	if (!attempt.server.socket) {
-		count(policy->counters, VERDICT_quic_unheard);
-		return PASS;
-	}
+	if (!attempt.server.socket)
+		return passed(policy, d, VERDICT_quic_unheard);
 	state = state_of(&attempt.server, d->now);
 	/* What IPsec protects leaves as something else: its answer would not be seen. */
-	if (!state || !is_alone(skb, d) || came_by_ipsec(skb)) {
-		count(policy->counters, VERDICT_quic_unjudged);
-		return PASS;
-	}
+	if (!state || !is_alone(skb, d) || came_by_ipsec(skb))
+		return passed(policy, d, VERDICT_quic_unjudged);
 	state->buffer = buffer;
 	state->buffer_limit = limit;
 	quic_look(state, d->now, policy);
-	v = quic_judge(state, d->now, policy);
-	count(policy->counters, v);
+	v = rate_verdict(policy, d->class);
+	if (quic_lets_in(v))
+		v = quic_judge(state, d->now, policy, priority);
+	count_for(policy, d->class, v);
 	if (quic_lets_in(v) || policy->observe) {
 		attempt.first_id = d->to_hash;
 		begin(state, d, &attempt);
 		return PASS;
 	}
-	bpf_map_update_elem(&refused, &d->client, &d->now, BPF_ANY);
-	return refuse(skb, policy, d);
+	remember_refusal(d, v);
+	return refuse(skb, d, v);
 }
 
 /*
@@ -522,13 +606,13 @@ __noinline int goes_on(struct quic_attempt *attempt, struct datagram *d)
 	return PASS;
 }
 
-/* Whether what the client sends follows an Initial that was refused a moment ago. */
-static __always_inline bool follows_refusal(const struct datagram *d)
+/* The refusal, a moment ago, of the Initial that this follows. NULL: there was none. */
+static __always_inline const struct refusal *refusal_before(const struct datagram *d)
 {
-	const u64 *at = bpf_map_lookup_elem(&refused, &d->client);
+	const struct refusal *refusal = bpf_map_lookup_elem(&refused, &d->client);
 
 	/* Signed: another CPU may have judged it a moment later. */
-	return at && (s64)(d->now - *at) <= (s64)REFUSED_FOR_NS;
+	return refusal && (s64)(d->now - refusal->at_ns) <= (s64)REFUSED_FOR_NS ? refusal : NULL;
 }
 
 /* Global. */
@@ -537,6 +621,7 @@ __noinline int on_long(struct __sk_buff *skb, u32 said)
 	struct sk_buff *buffer = bpf_cast_to_kern_ctx(skb);
 	struct datagram *d = datagram_of(false);
 	const struct quic_policy *policy;
+	const struct refusal *refusal;
 	struct quic_attempt *attempt;
 	struct quic_place place;
 	bool begins;
@@ -553,11 +638,12 @@ __noinline int on_long(struct __sk_buff *skb, u32 said)
 	attempt = bpf_map_lookup_elem(&attempts, &d->client);
 	if (attempt && !(begins && begins_anew(attempt, d)))
 		return goes_on(attempt, d);
-	if (follows_refusal(d)) {
+	refusal = refusal_before(d);
+	if (refusal) {
 		if (!is_alone(skb, d))
 			return PASS;
 		count(policy->counters, VERDICT_quic_refused_again);
-		return policy->observe ? PASS : refuse(skb, policy, d);
+		return policy->observe ? PASS : refuse(skb, d, refusal->verdict);
 	}
 	if (!begins || !is_for_host(skb, CTX_LOAD(skb, ifindex), (u64)buffer->dev, &d->tuple, d->v6, IPPROTO_UDP))
 		return PASS;

@@ -16,6 +16,7 @@
 #define WEIR_ABI_GUARD_H
 
 #include "class.h"
+#include "quic.h"
 
 /* Listeners that one network namespace can have under guard. */
 #define WEIR_MAX_LISTENERS 256
@@ -197,8 +198,9 @@ struct class_state {
 	__u64 next;		/* when the next connection is due, 1/16 ns (bucket.h) */
 	__u64 event_ns;		/* last sampled event, the guard's clock */
 	struct guard_counters counters;	/* atomic */
+	struct quic_counters quic;	/* of its attempts over QUIC; atomic */
 };
-_Static_assert(sizeof(struct class_state) == 16 + 8 * VERDICT_COUNT, "no holes");
+_Static_assert(sizeof(struct class_state) == 16 + 8 * (VERDICT_COUNT + QUIC_VERDICT_COUNT), "no holes");
 
 /*
  * What a listening socket has that keeps packets of some from it, and that no other socket on its address has: the

@@ -21,6 +21,8 @@
 #define WEIR_QUIC_CID_MOST 20
 /* Interfaces that one QUIC listener can name. */
 #define WEIR_QUIC_INTERFACES 8
+/* Rules of classes know QUIC listeners by numbers from this one on (class_tuple.listener); those of listeners are lower. */
+#define WEIR_QUIC_OWNER 0x8000
 
 /* X(name, kind, text), as in guard.h. The kinds: pass, refuse, note. */
 #define QUIC_VERDICTS(X) \
@@ -33,7 +35,11 @@
 	X(quic_vn_room, refuse, "weir answered the Initial with a Version Negotiation packet: the receive buffer of the server's socket is fuller than room (refuse = vn)") \
 	X(quic_dropped_room, refuse, "weir dropped the Initial: the receive buffer of the server's socket is fuller than room (refuse = drop)") \
 	X(quic_refused_again, note, "beside the refused attempts: further packets of them, which weir refused too. In observe mode they passed") \
-	X(quic_answered, note, "of the attempts that weir let in, those that the server has answered")
+	X(quic_answered, note, "of the attempts that weir let in, those that the server has answered") \
+	X(quic_vn_rate, refuse, "weir answered the Initial with a Version Negotiation packet: its class is over its rate (over_rate = rst)") \
+	X(quic_dropped_rate, refuse, "weir dropped the Initial: its class is over its rate (over_rate = drop)") \
+	X(quic_vn_held, refuse, "weir answered the Initial with a Version Negotiation packet: its class is over the rate that the controller has set (refuse = vn)") \
+	X(quic_dropped_held, refuse, "weir dropped the Initial: its class is over the rate that the controller has set (refuse = drop)")
 
 enum quic_verdict {
 #define X(name, kind, text) VERDICT_##name,
@@ -61,32 +67,38 @@ struct quic_policy {
 	__u16 counters;		/* index of its counters */
 	__u8 refuse;		/* enum quic_refuse */
 	__u8 observe;		/* 1: count only */
-	__u32 pad;
+	__u16 owner;		/* by which rules of classes know it */
+	__u16 pad;
 	__u32 ifindex[WEIR_QUIC_INTERFACES]; /* its interfaces, then 0; all 0: every interface */
 };
 _Static_assert(sizeof(struct quic_policy) == 64, "one cache line");
 
 /* Where a listener is; on every address it is on 0.0.0.0 (IPv4 as ::ffff:a.b.c.d) or ::. */
 struct quic_place {
+	__u64 netns;		/* cookie of the network namespace */
 	__u32 addr[4];		/* big endian */
 	__u16 port;		/* big endian */
-	__u16 pad;
+	__u16 pad[3];
 };
-_Static_assert(sizeof(struct quic_place) == 20, "a hash key has no holes");
+_Static_assert(sizeof(struct quic_place) == 32, "a hash key has no holes");
 
 /* What became of an attempt that was let in. LATE: the client has repeated its Initial after a time-out. */
 enum quic_fate { QUIC_UNDER_WAY, QUIC_LATE, QUIC_ANSWERED, QUIC_RETRIED };
 
-/* An attempt is known by its client: address, port and connection ID, which it keeps until it is established. */
+/*
+ * An attempt is known by its client, which keeps its address, port and connection ID until it is established, and by whom it
+ * has called: a client without an ID of its own may call two servers from one port.
+ */
 struct quic_client {
 	__u32 addr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
+	__u32 server;		/* hash of the server's address and network namespace */
 	__u16 port;		/* big endian */
 	__u16 server_port;	/* big endian */
 	__u8 id_len;
 	__u8 id[WEIR_QUIC_CID_MOST];
 	__u8 pad[3];
 };
-_Static_assert(sizeof(struct quic_client) == 44, "a hash key has no holes");
+_Static_assert(sizeof(struct quic_client) == 48, "a hash key has no holes");
 
 /* A server's socket, of one listener. */
 struct quic_server {

@@ -24,6 +24,7 @@
 #ifndef WEIR_QUIC_WAIT_H
 #define WEIR_QUIC_WAIT_H
 
+#include "abi/class.h"
 #include "abi/quic.h"
 #include "lib/bucket.h"
 #include "lib/types.h"
@@ -89,10 +90,22 @@ static __always_inline void quic_look(struct quic_state *state, u64 now, const s
 	}
 }
 
-/* The receive buffer is fuller than the policy says. */
-static __always_inline bool quic_is_full(const struct quic_state *state, const struct quic_policy *policy)
+/*
+ * The wait from which on an attempt of this priority is refused: the target for those without a class, and up to twice as much
+ * for the highest. So under an overload of the lower ones the higher ones still get in.
+ */
+static __always_inline u64 quic_target_ns(const struct quic_policy *policy, u32 priority)
 {
-	return policy->room_1024 && (u64)state->buffer << 10 > (u64)state->buffer_limit * policy->room_1024;
+	return policy->target_wait_ns + policy->target_wait_ns * (WEIR_PRIORITIES - priority) / WEIR_PRIORITIES;
+}
+
+/* The receive buffer is fuller than the policy says; the highest priority has half of the rest too. */
+static __always_inline bool quic_is_full(const struct quic_state *state, const struct quic_policy *policy, u32 priority)
+{
+	u32 room = policy->room_1024;
+
+	room += (1024 - room) * (WEIR_PRIORITIES - priority) / (2 * WEIR_PRIORITIES);
+	return policy->room_1024 && (u64)state->buffer << 10 > (u64)state->buffer_limit * room;
 }
 
 /* What new attempts have of the server's answers while others are refused: one at once. */
@@ -104,11 +117,15 @@ static __always_inline struct bucket_limit quic_floor(const struct quic_state *s
 	return (struct bucket_limit){ .interval = interval, .tolerance = 0 };
 }
 
-/* What becomes of an attempt, after quic_look(). One that the floor lets in has taken its token. */
-static __always_inline enum quic_verdict quic_judge(struct quic_state *state, u64 now, const struct quic_policy *policy)
+/*
+ * What becomes of an attempt, after quic_look(). priority: of its class, 1 .. WEIR_PRIORITIES. One that the floor lets in has
+ * taken its token.
+ */
+static __always_inline enum quic_verdict quic_judge(struct quic_state *state, u64 now, const struct quic_policy *policy,
+						    u32 priority)
 {
-	bool full = quic_is_full(state, policy);
-	bool late = state->standing && quic_wait_ns(state) >= policy->target_wait_ns;
+	bool full = quic_is_full(state, policy, priority);
+	bool late = state->standing && quic_wait_ns(state) >= quic_target_ns(policy, priority);
 	struct bucket_limit floor;
 
 	if (!full && !late)
@@ -119,6 +136,13 @@ static __always_inline enum quic_verdict quic_judge(struct quic_state *state, u6
 	if (full)
 		return policy->refuse == QUIC_REFUSE_VN ? VERDICT_quic_vn_room : VERDICT_quic_dropped_room;
 	return policy->refuse == QUIC_REFUSE_VN ? VERDICT_quic_vn_wait : VERDICT_quic_dropped_wait;
+}
+
+/* Whether the client of a refused attempt gets an answer. */
+static __always_inline bool quic_answers(enum quic_verdict v)
+{
+	return v == VERDICT_quic_vn_wait || v == VERDICT_quic_vn_room || v == VERDICT_quic_vn_rate ||
+	       v == VERDICT_quic_vn_held;
 }
 
 /* Whether the attempt goes on to the server. */

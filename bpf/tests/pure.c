@@ -358,9 +358,9 @@ void pure_quic_look(struct quic_state *state, u64 now, const struct quic_policy 
 	quic_look(state, now, policy);
 }
 
-u8 pure_quic_judge(struct quic_state *state, u64 now, const struct quic_policy *policy)
+u8 pure_quic_judge(struct quic_state *state, u64 now, const struct quic_policy *policy, u32 priority)
 {
-	return quic_judge(state, now, policy);
+	return quic_judge(state, now, policy, priority);
 }
 
 u32 pure_quic_let_in(struct quic_state *state, u64 now)

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::Class;
+use crate::listener::is_zero;
+
 /// A QUIC listener: its counters, its sockets and its settings.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -26,6 +29,12 @@ pub struct Quic {
     pub counters: BTreeMap<String, u64>,
     /// The sockets of the QUIC listener that connection attempts have come to: several with SO_REUSEPORT or several addresses
     pub sockets: Vec<QuicSocket>,
+    /// The classes that name the QUIC listener
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<Class>,
+    /// How many classes the QUIC listener has besides those that status lists; absent if status lists all
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub classes_left_out: usize,
     /// The config keys in effect, beside the fields above (`interfaces`, `refuse`, `target_wait`, …)
     #[serde(flatten)]
     pub settings: BTreeMap<String, Value>,

@@ -6,7 +6,6 @@
 use crate::error::Fault;
 use crate::suggest::did_you_mean;
 use weir_core::class::{Class, MAX_CLASSES, MAX_MASKS, MAX_RULES, OwnerId, Rules, Tie, TooMany};
-use weir_core::listener::Listener;
 
 /// Ties that one check reports; a user who has mended these checks again.
 const MAX_TIES: usize = 8;
@@ -16,7 +15,8 @@ pub(crate) type Finding = (usize, Option<&'static str>, Fault);
 
 /// What classes may name.
 pub(crate) struct Owners<'a> {
-    pub listeners: &'a [&'a Listener],
+    /// Listeners and QUIC listeners: names and ports.
+    pub listeners: &'a [(&'a str, u16)],
     pub proxies: &'a [&'a str],
 }
 
@@ -36,7 +36,7 @@ impl Owners<'_> {
     fn id_of(&self, class: &Class) -> Option<OwnerId> {
         let number = |index: Option<usize>| index.map_or(0, |index| index as OwnerId + 1);
         if let Some(name) = &class.listener {
-            return Some(number(self.listeners.iter().position(|l| l.name == *name)));
+            return Some(number(self.listeners.iter().position(|l| l.0 == name)));
         }
         let proxy = class.proxy.as_ref()?;
         let index = self.proxies.iter().position(|name| name == proxy);
@@ -45,7 +45,7 @@ impl Owners<'_> {
 }
 
 fn unknown(classes: &[Class], owners: &Owners<'_>) -> Vec<Finding> {
-    let listeners: Vec<&str> = owners.listeners.iter().map(|l| l.name.as_str()).collect();
+    let listeners: Vec<&str> = owners.listeners.iter().map(|l| l.0).collect();
     let mut found = Vec::new();
     for (index, class) in classes.iter().enumerate() {
         let named = [
@@ -75,7 +75,7 @@ pub(crate) fn tie_fault(classes: &[Class], owners: &Owners<'_>, tie: &Tie) -> Fa
     if to.port() == 0 {
         let listener = usize::from(tie.owner).checked_sub(1);
         let listener = listener.and_then(|index| owners.listeners.get(index));
-        to.set_port(listener.map_or(80, |listener| listener.address.port));
+        to.set_port(listener.map_or(80, |(_, port)| *port));
     }
     let earlier = &classes[tie.earlier].name;
     Fault::new(
@@ -113,14 +113,13 @@ fn too_many_fault(what: TooMany) -> Fault {
     Fault::new(what.to_string(), hint)
 }
 
-/// Checks the guard's classes together, and that the listeners are there that they name.
+/// Checks the guard's classes together, and that the listeners are there that they name: these, by name and port.
 ///
 /// # Errors
 /// The first thing that is wrong, with the class's name.
-pub fn check_classes(classes: &[Class], listeners: &[Listener]) -> Result<(), (String, Fault)> {
-    let listeners: Vec<&Listener> = listeners.iter().collect();
+pub fn check_classes(classes: &[Class], listeners: &[(&str, u16)]) -> Result<(), (String, Fault)> {
     let owners = Owners {
-        listeners: &listeners,
+        listeners,
         proxies: &[],
     };
     match check(classes, &owners).into_iter().next() {

@@ -212,7 +212,7 @@ fn advice(name: &str) -> Option<&'static str> {
 }
 
 /// One row per verdict; the test `every_verdict_has_advice` holds it complete.
-const ADVICE: [(&str, &str); 44] = [
+const ADVICE: [(&str, &str); 48] = [
     (
         "syn_admitted",
         "The good case. With reserv, weir keeps a place for this connection until the server accepts it.",
@@ -384,6 +384,22 @@ const ADVICE: [(&str, &str); 44] = [
     (
         "quic_refused_again",
         "The second datagram of a large hello, and 0-RTT data: what follows a refused Initial within 250 ms shares its fate. What a client sends again later is judged, and counted, anew.",
+    ),
+    (
+        "quic_vn_rate",
+        "Raise rate or burst of the class (`weir class set NAME --rate N`), or leave it: the limit is yours. Attempts over TCP take from the same rate.",
+    ),
+    (
+        "quic_dropped_rate",
+        "As of quic_vn_rate. With over_rate = \"rst\" these clients would know at once, and take TCP.",
+    ),
+    (
+        "quic_vn_held",
+        "The controller gives the server's capacity to higher classes: see `weir status`. A higher priority or a min_rate of the class lets more of it in.",
+    ),
+    (
+        "quic_dropped_held",
+        "As of quic_vn_held. With refuse = \"vn\" of the [[quic]] these clients would know at once.",
     ),
     (
         "quic_answered",

@@ -18,8 +18,8 @@ use crate::tables::metrics::{MetricsSettings, without_proxies};
 use crate::unused::{Around, unused};
 use weir_core::class::Class;
 use weir_core::controller::Settings;
-use weir_core::listener::Listener;
 use weir_core::proxy::Proxy;
+use weir_core::quic::QuicListener;
 use weir_core::timewait::{Destination, MAX_PREFIXES};
 use weir_core::units::count;
 use weir_core::workload::Where;
@@ -32,6 +32,7 @@ use weir_core::workload::Where;
 pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
     let mut reader = Reader::new(file, source);
     let (mut config, origins) = read(&mut reader);
+    check_quic_names(&mut reader, &config, origins.of::<QuicListener>());
     check_classes(&mut reader, &config, origins.of::<Class>());
     check_prefixes(&mut reader, &config, origins.of::<Destination>());
     check_controller(&mut reader, &config, origins.of::<Settings>());
@@ -174,8 +175,30 @@ fn twice(source: &str, error: &toml::de::Error) -> Option<Fault> {
     ))
 }
 
+/// Classes name listeners and QUIC listeners by one key.
+fn check_quic_names(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) {
+    for (quic, origin) in config.quic.iter().zip(origins) {
+        if config.listeners.iter().any(|one| one.name == quic.name) {
+            let cause = format!("a [[listener]] is named {:?} too", quic.name);
+            let fault = Fault::new(
+                cause,
+                "give one of them another name: classes name both alike",
+            );
+            reader.problem(
+                Some(origin.of_key("name")),
+                format!("quic {:?}: ", quic.name),
+                fault,
+            );
+        }
+    }
+}
+
 fn check_classes(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) {
-    let listeners: Vec<&Listener> = config.listeners.iter().collect();
+    let tcp = config.listeners.iter();
+    let tcp = tcp.map(|one| (one.name.as_str(), one.address.port));
+    let quic = config.quic.iter();
+    let quic = quic.map(|one| (one.name.as_str(), one.address.port));
+    let listeners: Vec<(&str, u16)> = tcp.chain(quic).collect();
     let proxies: Vec<&str> = config.proxies.iter().map(Proxy::name).collect();
     let owners = Owners {
         listeners: &listeners,
@@ -220,6 +243,7 @@ fn check_controller(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]
 fn warn_of_unused(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) {
     let around = Around {
         listeners: config.listeners.iter().collect(),
+        quic: &config.quic,
         proxies: config.proxies.iter().collect(),
         has_controller: config.controller.is_some(),
     };

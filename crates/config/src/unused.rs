@@ -7,6 +7,7 @@ use weir_core::class::Class;
 use weir_core::listener::{Listener, QueueOrder};
 use weir_core::prefix::Prefix;
 use weir_core::proxy::Proxy;
+use weir_core::quic::QuicListener;
 use weir_core::units::count;
 
 /// Classes for which one kind of warning is given; a file may have thousands.
@@ -15,6 +16,7 @@ const TOLD: usize = 8;
 /// What a file has beside its classes.
 pub(crate) struct Around<'a> {
     pub listeners: Vec<&'a Listener>,
+    pub quic: &'a [QuicListener],
     pub proxies: Vec<&'a Proxy>,
     pub has_controller: bool,
 }
@@ -67,12 +69,23 @@ impl Around<'_> {
             ip: Some(proxy.listen.ip()),
             port: proxy.listen.port(),
         });
-        listeners.chain(proxies)
+        let quic = self.quic_of(class).map(|quic| Entry {
+            kind: "quic",
+            name: &quic.name,
+            ip: quic.address.ip,
+            port: quic.address.port,
+        });
+        listeners.chain(quic).chain(proxies)
     }
 
     fn listeners_of<'a>(&'a self, class: &'a Class) -> impl Iterator<Item = &'a Listener> {
         let listeners = self.listeners.iter().copied();
         listeners.filter(|listener| class.is_of_listener(&listener.name))
+    }
+
+    fn quic_of<'a>(&'a self, class: &'a Class) -> impl Iterator<Item = &'a QuicListener> {
+        let quic = self.quic.iter();
+        quic.filter(|quic| class.is_of_listener(&quic.name))
     }
 
     fn proxies_of<'a>(&'a self, class: &'a Class) -> impl Iterator<Item = &'a Proxy> {
@@ -182,7 +195,8 @@ fn queue_limit(class: &Class, given: &[&str], around: &Around<'_>) -> Option<Str
 fn priority(class: &Class, given: &[&str], around: &Around<'_>) -> Option<String> {
     let is_used = around.has_controller
         || has_order(class, around)
-        || around.proxies_of(class).next().is_some();
+        || around.proxies_of(class).next().is_some()
+        || around.quic_of(class).next().is_some();
     (given.contains(&"priority") && !is_used).then(|| {
         let listener = wanted_listener(class);
         format!(

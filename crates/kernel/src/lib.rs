@@ -41,7 +41,7 @@ pub use filters::{
 };
 pub use guard::chain::{Neighbours, Program, chain, has_front, is_own, neighbours, xdp};
 pub use guard::listeners::ListenSocket;
-pub use guard::{AttachedIn, CONTROLLED_FOR, Guard, Limits};
+pub use guard::{AttachedIn, CONTROLLED_FOR, ClassCounters, ClassMaps, Guard, Limits};
 pub use namespace::{Namespace, NamespacePath};
 pub use own_filters::OwnFilters;
 pub use probe::{Mechanism, has_cookie_kfunc, native_xdp};

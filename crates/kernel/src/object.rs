@@ -97,6 +97,12 @@ impl SharedMaps {
             .map(SharedMaps)
     }
 
+    /// Those of these names only.
+    pub(crate) fn only(mut self, names: &[&str]) -> SharedMaps {
+        self.0.retain(|name, _| names.contains(&&**name));
+        self
+    }
+
     /// Has the object use these maps in place of its own of the same name.
     pub(crate) fn give_to(&self, object: &mut OpenObject, share: Share) -> libbpf_rs::Result<()> {
         for mut map in object.maps_mut() {

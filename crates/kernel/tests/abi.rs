@@ -172,11 +172,11 @@ fn a_field_that_is_added_to_a_header_is_a_field_in_rust() {
 #[test]
 fn a_field_that_is_renamed_in_a_header_is_gone_in_rust() {
     let copy = changed("abi/class.h", "__u64 until_ns;", "__u64 ends_ns;");
-    let police = copy.path().join("lib/police.bpf.h");
-    let text = std::fs::read_to_string(&police)
+    let rate = copy.path().join("lib/rate.bpf.h");
+    let text = std::fs::read_to_string(&rate)
         .unwrap()
         .replace("->until_ns", "->ends_ns");
-    std::fs::write(police, text).unwrap();
+    std::fs::write(rate, text).unwrap();
     let after = fields(copy.path(), "guard.bpf.c", "class_limit");
     assert_eq!(after, ["pub limit: bucket_limit", "pub ends_ns: u64"]);
 }

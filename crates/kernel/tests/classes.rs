@@ -128,7 +128,7 @@ fn c_and_rust_find_the_same_class_for_every_connection() {
                     let class = rules.classify(&Tuple { from, to, owner });
                     let name = class.map_or(OTHER, |index| classes[index].name.as_str());
                     let met = |guard: &Guard| -> u64 {
-                        let counters = guard.class_counters().unwrap()[name];
+                        let counters = guard.class_counters().unwrap()[name].syns;
                         counters.rows().map(|(_, n)| n).sum()
                     };
                     // Without a class of this listener nothing is looked up.
@@ -173,7 +173,7 @@ fn ten_thousand_rules_are_in_force_in_a_moment_and_each_finds_its_class() {
         guard
             .judge_tc(&syn((address(n), 1000).into(), to))
             .expect("a test run");
-        let counters = guard.class_counters().unwrap()[&format!("c{n}")];
+        let counters = guard.class_counters().unwrap()[&format!("c{n}")].syns;
         assert_eq!(counters.get(Verdict::SynAdmitted), 1, "c{n}");
     }
 }
@@ -251,7 +251,7 @@ fn a_syn_that_is_not_plain_takes_a_token_of_its_class_too() {
                 [[PASS; 3].as_slice(), &[DROP; 7]].concat(),
                 "{name}"
             );
-            let counters = guard.class_counters().unwrap()[name];
+            let counters = guard.class_counters().unwrap()[name].syns;
             assert_eq!(counters.get(Verdict::SynNotPlain), 3, "{name}");
             assert_eq!(counters.get(Verdict::SynDroppedRate), 7, "{name}");
             // The front leaves it to tc, where it is policed.
@@ -288,7 +288,7 @@ fn a_fragment_without_flags_is_counted_and_passes() {
     for _ in 0..5 {
         assert_eq!(guard.judge_tc(&frame).expect("a test run").action, PASS);
     }
-    let counters = guard.class_counters().unwrap()["all"];
+    let counters = guard.class_counters().unwrap()["all"].syns;
     assert_eq!(counters.get(Verdict::SynInFragments), 5);
 }
 
@@ -332,7 +332,7 @@ fn a_controlled_rate_holds_beside_the_own_one_the_lower_and_ends_when_it_is_lift
         .unwrap();
     assert_eq!(admitted(&guard, "192.0.2.1"), 1);
     // The verdict says whose limit it was.
-    let counted = |class: &str, verdict| guard.class_counters().unwrap()[class].get(verdict);
+    let counted = |class: &str, verdict| guard.class_counters().unwrap()[class].syns.get(verdict);
     assert_eq!(counted("gold", Verdict::SynDroppedRate), 7);
     assert_eq!(counted(OTHER, Verdict::SynResetHeld), 9);
     assert_eq!(counted(OTHER, Verdict::SynResetRate), 0);
@@ -378,7 +378,9 @@ fn each_of_few_refusals_is_sampled_also_when_all_cpus_refuse_at_once() {
     guard
         .judge_tc_on_all_cpus(&frame, 900 / cpus as u32)
         .expect("test runs");
-    let refused = guard.class_counters().unwrap()["bounded"].get(Verdict::SynDroppedRate);
+    let refused = guard.class_counters().unwrap()["bounded"]
+        .syns
+        .get(Verdict::SynDroppedRate);
     assert_eq!(guard.events().unwrap().len() as u64, refused);
     assert_eq!(refused, (900 / cpus * cpus) as u64 - 1);
 }
@@ -444,7 +446,7 @@ mod measured {
             let counters = guard.class_counters().unwrap();
             classes
                 .iter()
-                .map(|c| verdict(&counters[&c.name]))
+                .map(|c| verdict(&counters[&c.name].syns))
                 .collect()
         };
         let over = |c: &weir_core::verdict::Counters| c.get(Verdict::SynDroppedRate);

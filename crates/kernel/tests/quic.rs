@@ -1,14 +1,16 @@
 //! QUIC: the C against its model on random input, and the loaded programs on single datagrams (BPF_PROG_TEST_RUN, as
 //! root). The seed is printed; set WEIR_SEED to run one again.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
+use weir_core::class::{BucketLimit, Class, OTHER, OverRate};
 use weir_core::listener::{ListenAddress, Mode};
 use weir_core::quic::{QuicListener, QuicRefuse, QuicVerdict};
-use weir_kernel::Quic;
 use weir_kernel::testing::quic::{CQuicWait, read};
+use weir_kernel::{Guard, Quic};
 use weir_models::quic::{LongPacket, NO_VERSION, PacketKind, QuicRule, QuicWait};
 use weir_testbed::{needs, netns};
 
@@ -69,7 +71,8 @@ fn c_reads_and_refuses_a_long_packet_as_the_model_does() {
 
 #[derive(Debug, Clone)]
 enum Event {
-    Attempt,
+    /// Of a class of this priority.
+    Attempt(u8),
     Answer(u64, u32),
     Settle(u32),
     Excuse,
@@ -80,7 +83,7 @@ enum Event {
 fn c_goes_through_the_model_s_states() {
     let back = || prop_oneof![4 => 0u32..4, 1 => any::<u32>()];
     let event = prop_oneof![
-        4 => Just(Event::Attempt),
+        4 => prop_oneof![Just(64), 1u8..64].prop_map(Event::Attempt),
         2 => (0u64..5_000_000_000, back()).prop_map(|(after, behind)| Event::Answer(after, behind)),
         1 => back().prop_map(Event::Settle),
         1 => Just(Event::Excuse),
@@ -111,10 +114,10 @@ fn c_goes_through_the_model_s_states() {
             for (step, event) in events {
                 now += step;
                 match event {
-                    Event::Attempt => {
+                    Event::Attempt(priority) => {
                         model.look(now, &rule);
-                        let verdict = model.judge(now, &rule);
-                        prop_assert_eq!(c.judge(now, &rule), verdict);
+                        let verdict = model.judge(now, &rule, priority);
+                        prop_assert_eq!(c.judge(now, &rule, priority), verdict);
                         if [QuicVerdict::QuicAdmitted, QuicVerdict::QuicFloor].contains(&verdict) {
                             prop_assert_eq!(c.let_in(now), model.let_in(now));
                         }
@@ -162,7 +165,7 @@ impl World {
         let mut listener = QuicListener::new("h3", address);
         (listener.room, listener.floor) = (0.001, 0.0);
         change(&mut listener);
-        quic.apply(&[listener]).unwrap();
+        quic.apply(&[listener], &BTreeMap::new()).unwrap();
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
         World { quic, socket }
     }
@@ -393,4 +396,84 @@ fn where_nobody_listens_an_attempt_passes() {
     let sent = framed(false, CLIENT, PORT + 2, &initial(&[1; 8], &[2; 4], 1200));
     assert_eq!(world.quic.judge_in(&sent).unwrap().action, PASS);
     assert_eq!(world.count(QuicVerdict::QuicUnheard), 1);
+}
+
+#[test]
+fn an_attempt_over_the_rate_of_its_class_is_refused_as_the_class_says() {
+    if !as_root() {
+        return;
+    }
+    netns::enter_new().expect("a network namespace of our own");
+    let mut guard = Guard::load().unwrap();
+    let owners = guard.quic_owners(&["h3"]);
+    let mut quic = Quic::load_beside(&guard.class_maps().unwrap()).unwrap();
+    let address = ListenAddress {
+        ip: None,
+        port: PORT,
+    };
+    let listener = QuicListener::new("h3", address);
+    quic.apply(&[listener], &owners).unwrap();
+    let _socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
+    let class = |name: &str, over_rate| Class {
+        listener: Some("h3".to_owned()),
+        rate: Some(0.1),
+        burst: Some(1),
+        over_rate,
+        ..Class::new(name)
+    };
+    for (over_rate, action, verdict) in [
+        (OverRate::Rst, REDIRECT, QuicVerdict::QuicVnRate),
+        (OverRate::Drop, DROP, QuicVerdict::QuicDroppedRate),
+    ] {
+        let name = format!("{over_rate:?}");
+        let other = Class {
+            listener: Some("another".to_owned()),
+            ..Class::new("another")
+        };
+        guard.apply(&[], &[class(&name, over_rate), other]).unwrap();
+        for (client, action) in [(1u8, PASS), (2, action)] {
+            let id = [client, over_rate as u8, 0, 0];
+            let sent = frame(true, &initial(&[1; 8], &id, 1200));
+            assert_eq!(quic.judge_in(&sent).unwrap().action, action, "{name}");
+        }
+        assert_eq!(quic.counters("h3").unwrap().get(verdict), 1);
+        let counters = guard.class_counters().unwrap()[&name].quic;
+        assert_eq!((counters.let_in(), counters.get(verdict)), (1, 1));
+        assert_eq!(guard.class_counters().unwrap()["another"].quic.let_in(), 0);
+    }
+}
+
+#[test]
+fn a_rate_that_the_controller_has_set_holds_for_quic_until_it_is_lifted() {
+    if !as_root() {
+        return;
+    }
+    netns::enter_new().expect("a network namespace of our own");
+    let mut guard = Guard::load().unwrap();
+    let mut quic = Quic::load_beside(&guard.class_maps().unwrap()).unwrap();
+    let address = ListenAddress {
+        ip: None,
+        port: PORT,
+    };
+    let listener = QuicListener::new("h3", address);
+    quic.apply(&[listener], &BTreeMap::new()).unwrap();
+    let _socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
+    guard.apply(&[], &[]).unwrap();
+    let limit = BucketLimit::new(0.1, 1);
+    let limits = BTreeMap::from([(OTHER.to_owned(), Some(limit))]);
+    let mut client = 0;
+    let mut come = || {
+        client += 1;
+        let sent = frame(false, &initial(&[1; 8], &[client; 4], 1200));
+        quic.judge_in(&sent).unwrap().action
+    };
+    assert_eq!([come(), come()], [PASS, PASS]);
+    guard.set_controlled_rates(&limits).unwrap();
+    assert_eq!([come(), come()], [PASS, REDIRECT]);
+    let counters = quic.counters("h3").unwrap();
+    assert_eq!(counters.get(QuicVerdict::QuicVnHeld), 1);
+    guard
+        .set_controlled_rates(&BTreeMap::from([(OTHER.to_owned(), None)]))
+        .unwrap();
+    assert_eq!(come(), PASS);
 }

@@ -4,7 +4,7 @@
 //! A datagram is what UDP carries, from its first byte on; a head is what is read of it ([`HEAD`]).
 
 use weir_core::abi;
-use weir_core::class::{Bucket, BucketLimit, UNITS_PER_NS};
+use weir_core::class::{Bucket, BucketLimit, OTHER_PRIORITY, UNITS_PER_NS};
 use weir_core::quic::{QuicRefuse, QuicVerdict};
 
 /// So much of a datagram is read at most: flags, version and both connection IDs with their lengths.
@@ -119,6 +119,20 @@ pub struct QuicRule {
     pub refuse: QuicRefuse,
 }
 
+impl QuicRule {
+    /// The wait from which on an attempt of this priority, 1..=64, is refused, ns: up to twice the target for the highest.
+    pub fn target_of(&self, priority: u8) -> u64 {
+        let higher = u64::from(OTHER_PRIORITY - priority);
+        self.target_ns + self.target_ns * higher / u64::from(OTHER_PRIORITY)
+    }
+
+    /// The share of the buffer above which it is refused, in 1/1024: for the highest half of the rest too.
+    pub fn room_of(&self, priority: u8) -> u32 {
+        let higher = u32::from(OTHER_PRIORITY - priority);
+        self.room_1024 + (1024 - self.room_1024) * higher / (2 * u32::from(OTHER_PRIORITY))
+    }
+}
+
 /// How a socket's server answers new connections (struct quic_state).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuicWait {
@@ -186,12 +200,12 @@ impl QuicWait {
         }
     }
 
-    /// What becomes of an attempt, after a look.
-    pub fn judge(&mut self, now: u64, rule: &QuicRule) -> QuicVerdict {
+    /// What becomes of an attempt of a class of this priority, 1..=64, after a look.
+    pub fn judge(&mut self, now: u64, rule: &QuicRule, priority: u8) -> QuicVerdict {
         let fill = u64::from(self.buffer) << 10;
-        let room = u64::from(self.buffer_limit) * u64::from(rule.room_1024);
+        let room = u64::from(self.buffer_limit) * u64::from(rule.room_of(priority));
         let full = rule.room_1024 > 0 && fill > room;
-        let late = self.standing && self.wait_ns() >= rule.target_ns;
+        let late = self.standing && self.wait_ns() >= rule.target_of(priority);
         if !full && !late {
             return QuicVerdict::QuicAdmitted;
         }
@@ -364,18 +378,25 @@ mod tests {
         /// Attempts each so many ns, for so long.
         fn offer(&mut self, from: u64, each: u64, until: u64) {
             for now in (from..until).step_by(each as usize) {
-                self.work(now);
-                self.wait.look(now, &RULE);
-                match self.wait.judge(now, &RULE) {
-                    QuicVerdict::QuicAdmitted | QuicVerdict::QuicFloor => {
-                        let behind = self.wait.pending();
-                        let number = self.wait.let_in(now);
-                        self.queue.push_back((number, now, behind));
-                        self.let_in += 1;
-                    }
-                    _ => self.refused += 1,
+                match self.attempt(now, OTHER_PRIORITY) {
+                    true => self.let_in += 1,
+                    false => self.refused += 1,
                 }
             }
+        }
+
+        /// One attempt; whether it is let in.
+        fn attempt(&mut self, now: u64, priority: u8) -> bool {
+            self.work(now);
+            self.wait.look(now, &RULE);
+            let verdict = self.wait.judge(now, &RULE, priority);
+            let lets_in = [QuicVerdict::QuicAdmitted, QuicVerdict::QuicFloor].contains(&verdict);
+            if lets_in {
+                let behind = self.wait.pending();
+                let number = self.wait.let_in(now);
+                self.queue.push_back((number, now, behind));
+            }
+            lets_in
         }
     }
 
@@ -386,6 +407,25 @@ mod tests {
         // 60 in 20 ms, on an idle server.
         server.offer(30_000 * MS, MS / 3, 30_020 * MS);
         assert_eq!(server.refused, 0);
+    }
+
+    #[test]
+    fn a_higher_priority_gets_in_while_lower_ones_are_refused() {
+        let mut server = Server::new(2 * MS);
+        // Four times what it can serve, an eighth of that by a class of its own.
+        let (mut let_in, mut of) = ([0; 2], [0; 2]);
+        for attempt in 0..20_000u64 {
+            let class = usize::from(attempt % 8 == 0);
+            let now = MS + attempt * MS / 2;
+            let in_time = server.attempt(now, [OTHER_PRIORITY, 1][class]);
+            // Once the wait stands.
+            if attempt > 2000 {
+                of[class] += 1;
+                let_in[class] += usize::from(in_time);
+            }
+        }
+        assert_eq!(let_in[1], of[1], "of the higher class");
+        assert!(let_in[0] * 3 < of[0], "{let_in:?} of {of:?}");
     }
 
     #[test]
@@ -441,7 +481,10 @@ mod tests {
         let mut wait = QuicWait::default();
         for now in (MS..10_000 * MS).step_by(MS as usize / 5) {
             wait.look(now, &RULE);
-            assert_eq!(wait.judge(now, &RULE), QuicVerdict::QuicAdmitted);
+            assert_eq!(
+                wait.judge(now, &RULE, OTHER_PRIORITY),
+                QuicVerdict::QuicAdmitted
+            );
             let (behind, number) = (wait.pending(), wait.let_in(now));
             if now % (200 * MS) < MS / 5 {
                 wait.answer(number, now, MS, behind.min(1));
@@ -474,7 +517,7 @@ mod tests {
             buffer_limit: 1000,
             ..QuicWait::default()
         };
-        let verdicts = [1, 2].map(|n| wait.judge(n * MS, &RULE));
+        let verdicts = [1, 2].map(|n| wait.judge(n * MS, &RULE, OTHER_PRIORITY));
         assert_eq!(verdicts, [QuicVerdict::QuicFloor, QuicVerdict::QuicVnRoom]);
     }
 
@@ -493,6 +536,7 @@ mod tests {
                     floor_1024: 0,
                     ..RULE
                 },
+                OTHER_PRIORITY,
             )
         };
         assert_eq!(judge(512), QuicVerdict::QuicVnRoom);

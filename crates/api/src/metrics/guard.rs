@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use weir_core::quic::QUIC_VERDICTS;
 use weir_core::units::parse_duration;
-use weir_core::verdict::{ADMITS, VERDICTS, VerdictInfo, refusals};
+use weir_core::verdict::{ADMITS, Kind as VerdictKind, VERDICTS, VerdictInfo, refusals};
 
 use super::destinations::{destinations, of_asked, of_listeners};
 use super::process::process;
@@ -23,7 +24,11 @@ pub fn guard() -> &'static [Metric] {
         let of_classes = |row: &&'static VerdictInfo| {
             row.name.starts_with("syn_") || row.name.starts_with("queue_")
         };
-        let class_verdicts = VERDICTS.iter().filter(of_classes).map(class_verdict);
+        let of_classes = VERDICTS.iter().filter(of_classes);
+        let class_verdicts = of_classes.map(|row| class_verdict(row.name, row.text));
+        let quic_verdicts = QUIC_VERDICTS.iter();
+        let quic_verdicts = quic_verdicts.map(|row| class_verdict(row.name, row.text));
+        let class_verdicts = class_verdicts.chain(quic_verdicts);
         verdicts
             .chain(sums())
             .chain(listeners())
@@ -171,10 +176,17 @@ fn sums() -> impl Iterator<Item = Metric> {
         of: "refused",
         help: "Connections that were turned away before the server served them, or would be (mode = observe): the sum of such verdicts",
     };
-    let admits: Vec<&VerdictInfo> = ADMITS.iter().map(|verdict| verdict.info()).collect();
-    let sums = [(admitted, admits), (refused, refusals().collect())];
-    let metrics = |(source, verdicts): (Source, Vec<&'static VerdictInfo>)| {
-        let of_class = verdicts.clone();
+    let admits: Vec<&str> = ADMITS.iter().map(|verdict| verdict.info().name).collect();
+    let refuses: Vec<&str> = refusals().map(|row| row.name).collect();
+    let sums = [
+        (admitted, admits, VerdictKind::Pass),
+        (refused, refuses, VerdictKind::Refuse),
+    ];
+    let metrics = |(source, verdicts, kind): (Source, Vec<&'static str>, VerdictKind)| {
+        // A class has connections over QUIC too.
+        let quic = QUIC_VERDICTS.iter().filter(|row| row.kind == kind);
+        let of_class = verdicts.iter().copied().chain(quic.map(|row| row.name));
+        let of_class: Vec<&str> = of_class.collect();
         [
             metric(
                 format!("weir_{}", source.of),
@@ -193,8 +205,8 @@ fn sums() -> impl Iterator<Item = Metric> {
     sums.into_iter().flat_map(metrics)
 }
 
-fn sum(counters: &BTreeMap<String, u64>, verdicts: &[&VerdictInfo]) -> u64 {
-    let counts = verdicts.iter().filter_map(|row| counters.get(row.name));
+fn sum(counters: &BTreeMap<String, u64>, verdicts: &[&str]) -> u64 {
+    let counts = verdicts.iter().filter_map(|name| counters.get(*name));
     counts.sum()
 }
 
@@ -206,12 +218,18 @@ fn verdict(row: &'static VerdictInfo) -> Metric {
     })
 }
 
-fn class_verdict(row: &'static VerdictInfo) -> Metric {
-    let value = |class: &Class| class.counters.get(row.name).copied().unwrap_or(0);
-    let name = format!("weir_class_{}", row.name);
-    metric(name, Kind::Counter, row, move |c| {
-        Some(Value::Count(value(c)))
-    })
+fn class_verdict(name: &'static str, text: &'static str) -> Metric {
+    let value = |class: &Class| class.counters.get(name).copied().unwrap_or(0);
+    let source = Source {
+        of: name,
+        help: text,
+    };
+    metric(
+        format!("weir_class_{name}"),
+        Kind::Counter,
+        source,
+        move |class| Some(Value::Count(value(class))),
+    )
 }
 
 /// Of the listener's field of the same name.

@@ -25,8 +25,8 @@ fn keys() -> Vec<Key<Class>> {
         Key::new("name", field!(Class, name), class_name(),
             "The class's name; unique, and not \"other\"")
             .required("name = \"gold\""),
-        Key::new("listener", field!(Class, listener), owner("the name of a [[listener]]"),
-            "The listener whose connections it has")
+        Key::new("listener", field!(Class, listener), owner("the name of a [[listener]] or a [[quic]]"),
+            "The listener or QUIC listener whose connections it has")
             .absent("all listeners, unless proxy is given"),
         Key::new("proxy", field!(Class, proxy), owner("the name of a [[proxy]]"),
             "The proxy whose clients it has")
@@ -53,7 +53,7 @@ fn keys() -> Vec<Key<Class>> {
             .absent("a tenth of rate, at least 10")
             .shown(shown_burst),
         Key::new("over_rate", field!(Class, over_rate), word(),
-            "What answers a SYN over the rate"),
+            "What answers a SYN over the rate; over QUIC rst is a Version Negotiation packet"),
         Key::new("min_rate", field!(Class, min_rate), rate(),
             "Connections per second that the controller leaves the class while it can hold lower classes"),
         Key::new("max_wait", field!(Class, max_wait), wait().or_none(),

@@ -38,7 +38,7 @@ pub enum OverRate {
 pub struct Class {
     /// Its name; unique.
     pub name: String,
-    /// The listener whose connections it is of; `None`: of all, unless `proxy` is given.
+    /// The listener or QUIC listener whose connections it is of; `None`: of all, unless `proxy` is given.
     pub listener: Option<String>,
     /// The proxy whose clients it is of; `None`: of all, unless `listener` is given.
     pub proxy: Option<String>,

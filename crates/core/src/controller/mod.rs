@@ -37,6 +37,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::listener::{Admit, Listener, Mode};
+use crate::quic::QuicListener;
 
 pub use average::{Average, Rate};
 pub use queue::Kept;
@@ -79,6 +80,15 @@ impl Settings {
         if let (Some(target), Admit::Wait) = (self.enforced_target(), listener.admit) {
             listener.target_wait = listener.target_wait.max(LISTENER_WAITS * target);
             listener.least_length = LISTENER_LENGTH;
+        }
+        listener
+    }
+
+    /// The same of a QUIC listener.
+    pub fn beside_quic(&self, listener: &QuicListener) -> QuicListener {
+        let mut listener = listener.clone();
+        if let Some(target) = self.enforced_target() {
+            listener.target_wait = listener.target_wait.max(LISTENER_WAITS * target);
         }
         listener
     }

@@ -14,11 +14,13 @@ use weir_core::abi;
 use weir_core::class::{
     BucketLimit, Class, Fields, MAX_MASKS, OTHER, OTHER_PRIORITY, OverRate, OwnerId, Rules,
 };
+use weir_core::quic::{QUIC_VERDICTS, QuicCounters};
 use weir_core::verdict::{Counters, VERDICTS};
 
 use super::skel::GuardMaps;
 use super::skel::types::{
     bucket_limit, class_limit, class_masks, class_policy, class_state, class_tuple, guard_counters,
+    quic_counters,
 };
 use crate::clock::now_ns;
 use crate::error::{Error, Result, of_libbpf};
@@ -241,7 +243,7 @@ impl Classes {
     }
 
     /// Counters of each class, and of [`OTHER`], since it was first in force.
-    pub fn counters(&self) -> Result<BTreeMap<String, Counters>> {
+    pub fn counters(&self) -> Result<BTreeMap<String, ClassCounters>> {
         let mut of = BTreeMap::new();
         let names = self.names();
         for (number, piece) in &self.states {
@@ -284,6 +286,14 @@ impl Classes {
 pub(super) fn counters_of(counters: guard_counters) -> Counters {
     // SAFETY: both are as many u64 as there are verdicts, in the order of GUARD_VERDICTS.
     Counters(unsafe { std::mem::transmute::<guard_counters, [u64; VERDICTS.len()]>(counters) })
+}
+
+/// The same of QUIC's.
+fn quic_counters_of(counters: quic_counters) -> QuicCounters {
+    // SAFETY: both are as many u64 as there are verdicts, in the order of QUIC_VERDICTS.
+    QuicCounters(unsafe {
+        std::mem::transmute::<quic_counters, [u64; QUIC_VERDICTS.len()]>(counters)
+    })
 }
 
 fn new_states(maps: &Maps, number: u32) -> Result<MapHandle> {
@@ -354,18 +364,36 @@ fn put_in(outer: &impl MapCore, number: u32, map: &MapHandle) -> libbpf_rs::Resu
     outer.update(number.bytes(), fd.bytes(), MapFlags::ANY)
 }
 
+/// What a class has met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClassCounters {
+    /// Over TCP.
+    pub syns: Counters,
+    /// Over QUIC.
+    pub quic: QuicCounters,
+}
+
+impl ClassCounters {
+    fn of(state: class_state) -> ClassCounters {
+        ClassCounters {
+            syns: counters_of(state.counters),
+            quic: quic_counters_of(state.quic),
+        }
+    }
+}
+
 /// So many states of a piece are read one by one; of more, the whole piece in one call.
 const FEW_STATES: usize = 32;
 
 /// The counters of these places of a piece of the states, in their order.
-fn counters_in(piece: &MapHandle, places: &[u32]) -> Result<Vec<Counters>> {
+fn counters_in(piece: &MapHandle, places: &[u32]) -> Result<Vec<ClassCounters>> {
     let failed = || of_libbpf("count for classes");
     if places.len() <= FEW_STATES {
         let one = |place: &u32| {
             let state = piece.lookup(place.bytes(), MapFlags::ANY);
             let state = state.map_err(failed())?;
             let state = state.and_then(|state| class_state::read(&state));
-            Ok(state.map_or_else(Counters::default, |state| counters_of(state.counters)))
+            Ok(state.map(ClassCounters::of).unwrap_or_default())
         };
         return places.iter().map(one).collect();
     }
@@ -375,7 +403,7 @@ fn counters_in(piece: &MapHandle, places: &[u32]) -> Result<Vec<Counters>> {
     // The slots of an array come in order.
     let all: Vec<_> = states.map(|(_, state)| class_state::read(&state)).collect();
     let of = |place: &u32| all.get(*place as usize).copied().flatten();
-    let counters = |place: &u32| of(place).map(|state| counters_of(state.counters));
+    let counters = |place: &u32| of(place).map(ClassCounters::of);
     Ok(places
         .iter()
         .map(|place| counters(place).unwrap_or_default())

@@ -14,6 +14,7 @@ pub(crate) mod listeners;
 mod load;
 mod namespaces;
 pub(crate) mod policy;
+mod quic_owners;
 pub(crate) mod skel;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,10 +50,11 @@ use listeners::{ListenSocket, Listeners};
 use load::Further;
 use namespaces::{Common, Namespaces};
 use policy::{fill, table_of};
+use quic_owners::QuicOwners;
 use skel::GuardSkel;
 use skel::types::{self, guard_event, residence_gate};
 
-pub use classes::CONTROLLED_FOR;
+pub use classes::{CONTROLLED_FOR, ClassCounters};
 pub use elsewhere::AttachedIn;
 pub use limits::Limits;
 
@@ -67,6 +69,9 @@ pub struct QueueMaps {
     pub(crate) iterator: OwnedFd,
     pub(crate) cgroups: Option<OwnedFd>,
 }
+
+/// The tables of a guard's classes.
+pub struct ClassMaps(pub(crate) SharedMaps);
 
 /// A guard that is loaded, and attached where [`Guard::attach`] said. Dropping it (or the death of
 /// the process) detaches everything: no pins, no residue.
@@ -96,6 +101,8 @@ pub struct Guard {
     cookies: bool,
     /// Whose packets find no listener.
     services: Services,
+    /// The numbers by which rules know QUIC listeners.
+    quic_owners: QuicOwners,
     generation: u32,
     /// Of the policy in force; `None` until they are asked for.
     names: Option<Names>,
@@ -143,6 +150,7 @@ impl Guard {
             classes: Classes::default(),
             cookies: true,
             services: Services::default(),
+            quic_owners: QuicOwners::default(),
             generation: 0,
             names: None,
             cgroups: cgroup_root(),
@@ -194,7 +202,11 @@ impl Guard {
         slots: &BTreeMap<String, u16>,
     ) -> Result<classes::Next> {
         let (maps, others) = (&self.skel.maps, &self.namespaces);
-        let owner = |name: &str| own_owner(slots, name).or_else(|| others.owner(name));
+        let quic = &self.quic_owners;
+        let owner = |name: &str| {
+            let own = own_owner(slots, name).or_else(|| others.owner(name));
+            own.or_else(|| quic.of(name))
+        };
         self.classes.write(maps, classes, owner)
     }
 
@@ -315,8 +327,31 @@ impl Guard {
     ///
     /// # Errors
     /// They cannot be read.
-    pub fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
+    pub fn class_counters(&self) -> Result<BTreeMap<String, ClassCounters>> {
         self.classes.counters()
+    }
+
+    /// The tables of classes, for a [`crate::Quic`] beside this guard.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    pub fn class_maps(&self) -> Result<ClassMaps> {
+        const TABLES: [&str; 6] = [
+            "class_active",
+            "class_limits",
+            "class_masks",
+            "class_policies",
+            "class_rules",
+            "class_states",
+        ];
+        Ok(ClassMaps(self.shared_maps()?.only(&TABLES)))
+    }
+
+    /// The numbers by which rules of classes know these QUIC listeners, from the next [`Guard::apply`] or
+    /// [`Guard::set_classes`] on. A name keeps its number.
+    pub fn quic_owners(&mut self, names: &[&str]) -> BTreeMap<String, OwnerId> {
+        let number = |name: &&str| ((*name).to_owned(), self.quic_owners.assign(name));
+        names.iter().map(number).collect()
     }
 
     /// The classes in force with their slots: what `class_of()` in C returns. 0 is `other`.

@@ -6,14 +6,27 @@ use std::sync::OnceLock;
 
 use libbpf_rs::skel::{OpenSkel, Skel};
 
-use super::skel::{QuicSkel, QuicSkelBuilder};
+use super::skel::{OpenQuicSkel, QuicSkel, QuicSkelBuilder, types};
 use crate::error::{Error, Result, of_libbpf};
+use crate::guard::ClassMaps;
+use crate::namespace::Namespace;
 use crate::object::{self, Share, SharedMaps, open, open_in};
 
-pub(super) fn load() -> Result<QuicSkel<'static>> {
+/// `classes`: those of a guard.
+pub(super) fn load(classes: Option<&ClassMaps>) -> Result<QuicSkel<'static>> {
     const WHAT: &str = "load the programs that guard QUIC";
-    let open = open::<QuicSkelBuilder>().map_err(of_libbpf(WHAT))?;
+    let mut open = open::<QuicSkelBuilder>().map_err(of_libbpf(WHAT))?;
+    constants(&mut open).own_netns = Namespace::current()?.cookie();
+    if let Some(ClassMaps(maps)) = classes {
+        maps.give_to(open.open_object_mut(), Share::Declared)
+            .map_err(of_libbpf(WHAT))?;
+    }
     object::load(open, WHAT)
+}
+
+fn constants<'a>(open: &'a mut OpenQuicSkel<'_>) -> &'a mut types::rodata {
+    let constants = open.maps.rodata_data.as_deref_mut();
+    constants.expect("it has constants")
 }
 
 /// The two programs of a device.
@@ -46,8 +59,8 @@ fn load_beside(first: &QuicSkel<'_>) -> Result<(OwnedFd, OwnedFd)> {
     let failed = || of_libbpf(WHAT);
     let mut storage = MaybeUninit::uninit();
     let mut open = open_in::<QuicSkelBuilder>(&mut storage).map_err(failed())?;
-    let constants = open.maps.rodata_data.as_deref_mut();
-    constants.expect("it has constants").link_header = 0;
+    *constants(&mut open) = *first.maps.rodata_data.expect("it has constants");
+    constants(&mut open).link_header = 0;
     SharedMaps::of(first.object())?
         .give_to(open.open_object_mut(), Share::Variables)
         .map_err(failed())?;

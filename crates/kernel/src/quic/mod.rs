@@ -10,15 +10,18 @@ use std::ptr::write_volatile;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags};
+use weir_core::class::OwnerId;
 use weir_core::quic::{QUIC_VERDICTS, QuicCounters, QuicListener, QuicSocket};
 
 use crate::clock::now_ns;
 use crate::error::{Error, Result, of_libbpf};
+use crate::guard::ClassMaps;
 use crate::guard::attach::{Hook, is_on_device, link, link_header_len};
 use crate::guard::chain::Rank;
+use crate::namespace::Namespace;
 use crate::object::{Plain, percpu, plain};
 use load::{Bare, Programs};
-use places::places_of;
+use places::{Numbers, places_of};
 use skel::QuicSkel;
 use skel::types::{quic_counters, quic_place, quic_policy, quic_server, quic_state};
 
@@ -41,20 +44,35 @@ pub struct Quic {
     // Links before the skeleton: programs leave the hooks first.
     links: BTreeMap<u32, [OwnedFd; 2]>,
     skel: QuicSkel<'static>,
+    /// Weir's own network namespace.
+    own: Namespace,
     bare: Bare,
     slots: BTreeMap<String, u16>,
     places: BTreeMap<Vec<u8>, quic_policy>,
 }
 
 impl Quic {
-    /// Loads the BPF programs. Nothing is attached yet and no listener is known.
+    /// Loads the BPF programs, without classes. Nothing is attached yet and no listener is known.
     ///
     /// # Errors
     /// No rights, or the kernel lacks something.
     pub fn load() -> Result<Quic> {
+        Quic::with(None)
+    }
+
+    /// The same with the classes of a guard, on which they are put in force.
+    ///
+    /// # Errors
+    /// As of [`Quic::load`].
+    pub fn load_beside(classes: &ClassMaps) -> Result<Quic> {
+        Quic::with(Some(classes))
+    }
+
+    fn with(classes: Option<&ClassMaps>) -> Result<Quic> {
         Ok(Quic {
             links: BTreeMap::new(),
-            skel: load::load()?,
+            skel: load::load(classes)?,
+            own: Namespace::current()?,
             bare: Bare::default(),
             slots: BTreeMap::new(),
             places: BTreeMap::new(),
@@ -68,12 +86,22 @@ impl Quic {
 
     /// Puts these in force, at most [`QuicListener::MOST`], no two of one address. A listener keeps its counters by its
     /// name. Each is put in force for itself: an attempt that comes meanwhile is judged by the old or by the new one.
+    /// `owners`: the numbers by which rules of classes know them, as of [`crate::Guard::quic_owners`]; of one without a number are
+    /// only the classes that name no listener.
     ///
     /// # Errors
     /// The kernel takes no more: then some of them may be in force.
-    pub fn apply(&mut self, listeners: &[QuicListener]) -> Result<()> {
+    pub fn apply(
+        &mut self,
+        listeners: &[QuicListener],
+        owners: &BTreeMap<String, OwnerId>,
+    ) -> Result<()> {
         let slots = self.assign_slots(listeners)?;
-        let wanted = places_of(listeners, &slots);
+        let numbers = |name: &str| Numbers {
+            counters: slots[name],
+            owner: owners.get(name).copied().unwrap_or(0),
+        };
+        let wanted = places_of(self.own, listeners, numbers);
         let map = &self.skel.maps.places;
         for (place, policy) in &wanted {
             map.update(place, policy.bytes(), MapFlags::ANY)

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use weir_core::class::OwnerId;
 use weir_core::listener::Mode;
 use weir_core::policy::mapped;
 use weir_core::quic::QuicListener;
 
 use super::skel::types::{quic_place, quic_policy};
 use crate::guard::policy::words;
+use crate::namespace::Namespace;
 use crate::object::Plain;
 
 /// Stands in the list of a listener none of whose interfaces exists (yet): matches no packet.
@@ -16,19 +18,30 @@ const NO_INTERFACE: u32 = u32::MAX;
 const EVERY_IPV4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const EVERY_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-/// Each place as the bytes of its key, with its policy. `slots`: counters slot of each listener, by name.
+/// What the programs know a listener by.
+#[derive(Clone, Copy)]
+pub(super) struct Numbers {
+    /// Its slot of counters.
+    pub counters: u16,
+    /// What rules of classes have; 0: none.
+    pub owner: OwnerId,
+}
+
+/// Each place in this namespace as the bytes of its key, with its policy. `numbers`: by the listener's name.
 pub(super) fn places_of(
+    namespace: Namespace,
     listeners: &[QuicListener],
-    slots: &BTreeMap<String, u16>,
+    numbers: impl Fn(&str) -> Numbers,
 ) -> BTreeMap<Vec<u8>, quic_policy> {
     let mut places = BTreeMap::new();
     for listener in listeners {
-        let policy = policy_of(listener, slots[&listener.name]);
+        let policy = policy_of(listener, numbers(&listener.name));
         for ip in addresses(listener, listeners) {
             let place = quic_place {
+                netns: namespace.cookie(),
                 addr: words(&mapped(ip)),
                 port: listener.address.port.to_be(),
-                pad: 0,
+                pad: [0; 3],
             };
             places.insert(place.bytes().to_vec(), policy);
         }
@@ -50,7 +63,7 @@ fn addresses(listener: &QuicListener, all: &[QuicListener]) -> Vec<IpAddr> {
     }
 }
 
-fn policy_of(listener: &QuicListener, slot: u16) -> quic_policy {
+fn policy_of(listener: &QuicListener, numbers: Numbers) -> quic_policy {
     // 0 is none at all.
     let share = |of: f64| (of * 1024.0).ceil() as u32;
     let mut policy = quic_policy {
@@ -58,7 +71,8 @@ fn policy_of(listener: &QuicListener, slot: u16) -> quic_policy {
         interval_ns: listener.interval.as_nanos() as u64,
         room_1024: share(listener.room),
         floor_1024: share(listener.floor),
-        counters: slot,
+        counters: numbers.counters,
+        owner: numbers.owner,
         refuse: listener.refuse as u8,
         observe: (listener.mode == Mode::Observe).into(),
         ..Default::default()
@@ -98,8 +112,13 @@ mod tests {
 
     #[test]
     fn shares_are_of_1024() {
-        let policy = policy_of(&on("all", None), 3);
+        let numbers = Numbers {
+            counters: 3,
+            owner: 0x8001,
+        };
+        let policy = policy_of(&on("all", None), numbers);
         assert_eq!((policy.room_1024, policy.floor_1024), (512, 128));
-        assert_eq!((policy.counters, policy.target_wait_ns), (3, 20_000_000));
+        assert_eq!((policy.counters, policy.owner), (3, 0x8001));
+        assert_eq!(policy.target_wait_ns, 20_000_000);
     }
 }

@@ -25,7 +25,12 @@ unsafe extern "C" {
         chance: u8,
     ) -> u32;
     fn pure_quic_look(state: *mut quic_state, now: u64, policy: *const quic_policy);
-    fn pure_quic_judge(state: *mut quic_state, now: u64, policy: *const quic_policy) -> u8;
+    fn pure_quic_judge(
+        state: *mut quic_state,
+        now: u64,
+        policy: *const quic_policy,
+        priority: u32,
+    ) -> u8;
     fn pure_quic_let_in(state: *mut quic_state, now: u64) -> u32;
     fn pure_quic_answer(state: *mut quic_state, number: u32, now: u64, after_ns: u64, behind: u32);
     fn pure_quic_settle(state: *mut quic_state, number: u32, now: u64);
@@ -83,8 +88,8 @@ impl CQuicWait {
         (self.0.buffer, self.0.buffer_limit) = (buffer, limit);
     }
 
-    /// `quic_look()` and `quic_judge()`.
-    pub fn judge(&mut self, now: u64, rule: &QuicRule) -> QuicVerdict {
+    /// `quic_look()` and `quic_judge()`, for a class of this priority.
+    pub fn judge(&mut self, now: u64, rule: &QuicRule, priority: u8) -> QuicVerdict {
         let policy = quic_policy {
             target_wait_ns: rule.target_ns,
             interval_ns: rule.interval_ns,
@@ -96,7 +101,7 @@ impl CQuicWait {
         // SAFETY: the state is exclusively ours, and the policy lives through the calls.
         let verdict = unsafe {
             pure_quic_look(&mut self.0, now, &policy);
-            pure_quic_judge(&mut self.0, now, &policy)
+            pure_quic_judge(&mut self.0, now, &policy, priority.into())
         };
         QUIC_VERDICTS[usize::from(verdict)].verdict
     }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use weir_core::class::{BucketLimit, Class};
+use weir_core::class::{BucketLimit, Class, OwnerId};
 use weir_core::listener::Listener;
 use weir_core::policy::Services;
 use weir_core::residence::Gate;
 use weir_core::verdict::Counters;
 use weir_kernel::queue::QueueMaps;
-use weir_kernel::{Established, Guard, ListenSocket, Neighbours, Result};
+use weir_kernel::{ClassCounters, Established, Guard, ListenSocket, Neighbours, Quic, Result};
 
 use crate::host::links::{self, Peer};
 use crate::host::{environment, vrf};
@@ -39,7 +39,7 @@ pub trait Backend: Spaces {
     /// Sets or lifts what a listener lets in until its server's requests are looked at again; it ends by itself.
     fn set_gate(&mut self, listener: &str, gate: Option<&Gate>);
     /// Counters of every class in force, and of `other`.
-    fn class_counters(&self) -> Result<BTreeMap<String, Counters>>;
+    fn class_counters(&self) -> Result<BTreeMap<String, ClassCounters>>;
     /// Attaches to one interface; `xdp` adds or takes away the XDP front.
     fn attach(&mut self, ifindex: u32, xdp: bool) -> Result<()>;
     /// Detaches from one interface.
@@ -66,6 +66,10 @@ pub trait Backend: Spaces {
     fn class_slots(&self) -> Vec<(u32, Class)>;
     /// What the prioritized queue shares with the guard.
     fn queue_maps(&self) -> Result<QueueMaps>;
+    /// The programs that guard QUIC, with the classes of the guard.
+    fn load_quic(&self) -> Result<Quic>;
+    /// The numbers by which rules of classes know these QUIC listeners, from the next `apply` or `set_classes` on.
+    fn quic_owners(&mut self, names: &[&str]) -> BTreeMap<String, OwnerId>;
     /// Whether the other end of a veth has a native XDP program, as far as can be told.
     fn runs_xdp(&self, peer: &Peer) -> bool;
     /// Whether the address is one of this namespace, as far as can be told.
@@ -108,7 +112,7 @@ impl Backend for Guard {
         Guard::set_gate(self, listener, gate);
     }
 
-    fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
+    fn class_counters(&self) -> Result<BTreeMap<String, ClassCounters>> {
         Guard::class_counters(self)
     }
 
@@ -165,6 +169,14 @@ impl Backend for Guard {
         Guard::queue_maps(self)
     }
 
+    fn load_quic(&self) -> Result<Quic> {
+        Quic::load_beside(&self.class_maps()?)
+    }
+
+    fn quic_owners(&mut self, names: &[&str]) -> BTreeMap<String, OwnerId> {
+        Guard::quic_owners(self, names)
+    }
+
     fn runs_xdp(&self, peer: &Peer) -> bool {
         links::runs_xdp(peer)
     }
@@ -219,7 +231,7 @@ pub mod fake {
         pub refuse_apply: bool,
         pub classes: Vec<Class>,
         pub controlled: BTreeMap<String, BucketLimit>,
-        pub class_counters: BTreeMap<String, Counters>,
+        pub class_counters: BTreeMap<String, ClassCounters>,
         pub refusals: Vec<Refusal>,
         pub drained: bool,
         pub attempts: usize,
@@ -325,7 +337,7 @@ pub mod fake {
             };
         }
 
-        fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
+        fn class_counters(&self) -> Result<BTreeMap<String, ClassCounters>> {
             Ok(self.0.borrow().class_counters.clone())
         }
 
@@ -400,6 +412,18 @@ pub mod fake {
 
         fn class_slots(&self) -> Vec<(u32, Class)> {
             Vec::new()
+        }
+
+        fn load_quic(&self) -> Result<Quic> {
+            Err(Error::Failed {
+                what: "guard QUIC".into(),
+                cause: "there is no kernel".into(),
+            })
+        }
+
+        fn quic_owners(&mut self, names: &[&str]) -> BTreeMap<String, OwnerId> {
+            let numbers = names.iter().zip(1..);
+            numbers.map(|(name, n)| ((*name).to_owned(), n)).collect()
         }
 
         fn queue_maps(&self) -> Result<QueueMaps> {

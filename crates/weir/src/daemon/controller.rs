@@ -14,12 +14,13 @@ use weir_core::units::about_rate;
 
 use crate::daemon::backend::Backend;
 use crate::daemon::events::{self, Events};
+use crate::daemon::quic::QuicGuard;
 use crate::daemon::session::Session;
 use crate::failure::Result;
 use crate::host::clock::unix_ms;
 use reading::World;
 
-pub use reading::listener_reading;
+pub use reading::{listener_reading, quic_reading};
 
 /// Decisions that are kept: an hour of an unruly load.
 const KEPT: usize = 512;
@@ -64,11 +65,11 @@ impl Control {
     }
 
     /// Looks, decides and sets, if it is time.
-    pub fn run<B: Backend>(&mut self, session: &mut Session<B>, now: Instant) {
+    pub fn run<B: Backend>(&mut self, session: &mut Session<B>, quic: &QuicGuard, now: Instant) {
         if now < self.due {
             return;
         }
-        let wait = match self.look(session, now) {
+        let wait = match self.look(session, quic, now) {
             Ok(()) => {
                 self.failed = false;
                 self.controller.next_look()
@@ -86,9 +87,14 @@ impl Control {
         self.due = (self.due + wait).max(now + wait / 2);
     }
 
-    fn look<B: Backend>(&mut self, session: &mut Session<B>, now: Instant) -> Result<()> {
+    fn look<B: Backend>(
+        &mut self,
+        session: &mut Session<B>,
+        quic: &QuicGuard,
+        now: Instant,
+    ) -> Result<()> {
         let at = now.saturating_duration_since(self.started);
-        let reading = self.world.read(at, session)?;
+        let reading = self.world.read(at, session, quic)?;
         self.statistics.take(&reading);
         let rules = reading::rules(session.classes());
         let outcome = self.controller.step(&rules, &self.statistics);

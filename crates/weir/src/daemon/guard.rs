@@ -492,7 +492,7 @@ impl<B: Backend> GuardService<B> {
 
     fn control(&mut self, now: Instant) {
         if let Some(control) = &mut self.control {
-            control.run(&mut self.session, now);
+            control.run(&mut self.session, &self.quic, now);
         }
     }
 
@@ -515,7 +515,7 @@ impl<B: Backend> GuardService<B> {
             warnings: self.warnings(),
             controller: controller.map(|control| control.report(&listeners)),
             listeners,
-            quic: self.quic.report()?,
+            quic: self.quic_listeners()?,
             classes,
             classes_left_out,
             destinations: self.timewait.report()?,
@@ -525,11 +525,19 @@ impl<B: Backend> GuardService<B> {
         })
     }
 
+    fn quic_listeners(&self) -> Result<Vec<weir_api::Quic>> {
+        let mut all = self.quic.report()?;
+        for one in &mut all {
+            (one.classes, one.classes_left_out) = self.session.classes_that_name(&one.name)?;
+        }
+        Ok(all)
+    }
+
     /// All figures as OpenMetrics text.
     fn metrics(&self, reloads: &Reloads) -> Result<String> {
         let figures = Figures {
             listeners: self.listeners()?,
-            quic: self.quic.report()?,
+            quic: self.quic_listeners()?,
             classes: self.session.class_reports()?,
             destinations: self.timewait.report()?,
             timewait_asked: self.timewait.asked()?,

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use weir_core::class::OwnerId;
+use weir_core::controller::{ListenerReading, Settings};
 use weir_core::listener::Mode;
 use weir_core::quic::QuicListener;
 use weir_kernel::Quic;
 
+use crate::daemon::backend::Backend;
+use crate::daemon::controller::quic_reading;
 use crate::failure::Result;
 use crate::host::links::Link;
 use crate::show::{describe, quic};
@@ -13,6 +17,10 @@ use crate::show::{describe, quic};
 /// The QUIC listeners in force. Without one nothing is loaded.
 pub struct QuicGuard {
     list: Vec<QuicListener>,
+    /// The numbers by which rules of classes know them.
+    owners: BTreeMap<String, OwnerId>,
+    /// Beside which they are.
+    controller: Option<Settings>,
     kernel: Option<Quic>,
     /// Interfaces with the programs on them, by index: their names, or why they are not there.
     interfaces: BTreeMap<u32, std::result::Result<String, String>>,
@@ -23,36 +31,57 @@ impl QuicGuard {
     pub fn none() -> QuicGuard {
         QuicGuard {
             list: Vec::new(),
+            owners: BTreeMap::new(),
+            controller: None,
             kernel: None,
             interfaces: BTreeMap::new(),
         }
     }
 
-    /// Puts these in force. A listener that stays keeps its counters.
+    /// Puts these in force, beside this controller. A listener that stays keeps its counters.
     ///
     /// # Errors
     /// The programs cannot be loaded, or the kernel does not take the listeners: what was in force is again.
-    pub fn set(&mut self, list: Vec<QuicListener>, links: &[Link]) -> Result<()> {
+    pub fn set(
+        &mut self,
+        list: Vec<QuicListener>,
+        controller: Option<Settings>,
+        links: &[Link],
+        backend: &mut impl Backend,
+    ) -> Result<()> {
         if list.is_empty() {
             *self = QuicGuard::none();
             return Ok(());
         }
+        let names: Vec<&str> = list.iter().map(|one| one.name.as_str()).collect();
+        let owners = backend.quic_owners(&names);
+        let fitted = beside(&list, controller.as_ref());
         match &mut self.kernel {
             Some(kernel) => {
-                if let Err(error) = kernel.apply(&list) {
-                    kernel.apply(&self.list)?;
+                if let Err(error) = kernel.apply(&fitted, &owners) {
+                    kernel.apply(&beside(&self.list, self.controller.as_ref()), &self.owners)?;
                     return Err(error.into());
                 }
             }
             None => {
-                let mut kernel = Quic::load()?;
-                kernel.apply(&list)?;
+                let mut kernel = backend.load_quic()?;
+                kernel.apply(&fitted, &owners)?;
                 self.kernel = Some(kernel);
             }
         }
-        self.list = list;
+        (self.list, self.owners, self.controller) = (list, owners, controller);
         self.attach(links);
         Ok(())
+    }
+
+    /// The controller beside them.
+    pub fn controller(&self) -> Option<Settings> {
+        self.controller
+    }
+
+    /// The listeners as the kernel half has them.
+    fn fitted(&self) -> Vec<QuicListener> {
+        beside(&self.list, self.controller.as_ref())
     }
 
     /// The listeners in force.
@@ -62,11 +91,12 @@ impl QuicGuard {
 
     /// Attaches to interfaces that have come, and knows by their new numbers those that have come again.
     pub fn follow_links(&mut self, links: &[Link]) {
+        let fitted = self.fitted();
         let Some(kernel) = &mut self.kernel else {
             return;
         };
-        if self.list.iter().any(|one| !one.interfaces.is_empty())
-            && let Err(error) = kernel.apply(&self.list)
+        if fitted.iter().any(|one| !one.interfaces.is_empty())
+            && let Err(error) = kernel.apply(&fitted, &self.owners)
         {
             tracing::error!("QUIC listeners do not follow the interfaces: {error}");
         }
@@ -120,6 +150,22 @@ impl QuicGuard {
         })
     }
 
+    /// What the controller reads of them.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn load(&self) -> Result<Vec<ListenerReading>> {
+        let Some(kernel) = &self.kernel else {
+            return Ok(Vec::new());
+        };
+        let load = |listener: &QuicListener| {
+            let counters = kernel.counters(&listener.name)?;
+            let sockets = kernel.sockets(&listener.name)?;
+            Ok(quic_reading(&listener.name, &sockets, &counters))
+        };
+        self.list.iter().map(load).collect()
+    }
+
     /// Every listener as it is now.
     ///
     /// # Errors
@@ -156,6 +202,15 @@ impl QuicGuard {
             (true, false) => self.warnings().next().map(str::to_owned),
         }
     }
+}
+
+/// The listeners as they are beside a controller, which goes by classes and is to refuse first.
+fn beside(list: &[QuicListener], controller: Option<&Settings>) -> Vec<QuicListener> {
+    let beside = |one: &QuicListener| match controller {
+        Some(controller) => controller.beside_quic(one),
+        None => one.clone(),
+    };
+    list.iter().map(beside).collect()
 }
 
 /// Whether a listener is to be guarded on the interface of this name.

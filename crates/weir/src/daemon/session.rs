@@ -16,6 +16,7 @@ use weir_core::controller::Settings;
 use weir_core::listener::{Admit, Establish, Listener, Mode, QueueOrder};
 use weir_core::pace::Pace;
 use weir_core::policy::Services;
+use weir_core::quic::QuicListener;
 use weir_core::refusals::Refusal;
 use weir_core::residence::Gate;
 use weir_core::verdict::Counters;
@@ -62,6 +63,8 @@ pub struct Session<B> {
     policies: Vec<Policy>,
     /// Listeners of other network namespaces, which classes may name.
     elsewhere: Vec<Listener>,
+    /// QUIC listeners, likewise: names and ports.
+    quic: Vec<(String, u16)>,
     /// The classes in force, without those of proxies.
     classes: Classes,
     /// Servers whose accept() calls `weir exec` answers.
@@ -116,6 +119,7 @@ impl<B: Backend> Session<B> {
             backend,
             policies: Vec::new(),
             elsewhere: Vec::new(),
+            quic: Vec::new(),
             classes: Classes::default(),
             exec: ExecServers::default(),
             controller: None,
@@ -561,6 +565,17 @@ impl<B: Backend> Session<B> {
     /// Lets classes name listeners of other network namespaces.
     pub fn know(&mut self, elsewhere: Vec<Listener>) {
         self.elsewhere = elsewhere;
+    }
+
+    /// Lets classes name these QUIC listeners.
+    pub fn know_quic(&mut self, list: &[QuicListener]) {
+        let named = list.iter().map(|one| (one.name.clone(), one.address.port));
+        self.quic = named.collect();
+    }
+
+    /// The kernel half.
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
     }
 
     /// The kernel half in other network namespaces.

@@ -30,6 +30,7 @@ pub fn report(
         counters: counters.map(|(row, n)| (row.name.to_owned(), n)).collect(),
         sockets: sockets.iter().map(socket).collect(),
         settings: settings.into_iter().collect(),
+        ..weir_api::Quic::default()
     }
 }
 

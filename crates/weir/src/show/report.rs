@@ -267,12 +267,11 @@ fn quic_details(quic: &Quic, view: &View<'_>) -> String {
     });
     let verdicts = QUIC_VERDICTS.iter().map(|row| (row.name, row.text));
     let counters = verdict_table(verdicts, &quic.counters, view, before);
-    format!(
-        "\n{}\n{}{}",
-        quic.name,
-        indent(&quic_lines(quic).join("\n")),
-        indent(&counters)
-    )
+    let mut text = format!("\n{}\n{}", quic.name, indent(&quic_lines(quic).join("\n")));
+    if !quic.classes.is_empty() {
+        text += &indent(&some_classes(&quic.classes, quic.classes_left_out));
+    }
+    text + &indent(&counters)
 }
 
 /// A wait from which on clients repeat what they sent, and many have gone before they are accepted, in µs.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use weir_testbed::quic::{QuicServer, QuicServerKind, attempt};
+use weir_testbed::quic::{Outcome, QuicServer, QuicServerKind, attempt};
 
-use crate::common::{Bed, PATIENCE, PORT, Weir, until, within};
+use crate::common::{Bed, PATIENCE, PORT, Weir, connect, listen, until, within};
 
 fn guarded(bed: &Bed, keys: &str) -> Weir {
     bed.run(&format!(
@@ -98,4 +98,40 @@ fn connections_go_on_when_weir_is_killed_and_nothing_of_it_is_left() {
     });
     first.echo(PATIENCE).unwrap();
     come().connected().echo(PATIENCE).unwrap();
+}
+
+#[test]
+fn a_class_names_a_quic_listener_and_its_rate_is_one_for_tcp_and_quic() {
+    let Some(bed) = Bed::new() else { return };
+    let _weir = bed.run(&format!(
+        "[[quic]]\nname = \"h3\"\naddress = \"*:{PORT}\"\n\
+         [[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\n\
+         [[class]]\nname = \"h3-only\"\nlistener = \"h3\"\nfrom = \"2001:db8::/16\"\npriority = 2\n\
+         [[class]]\nname = \"all\"\nrate = 0.1\nburst = 2\nover_rate = \"rst\"\n"
+    ));
+    let path = bed.veth4();
+    let _listener = listen(bed.server(), path.at(PORT), 64);
+    let server = QuicServer::start(bed.server(), path.at(PORT), quick()).unwrap();
+    let come = || attempt(path.client, server.address(), PATIENCE).unwrap();
+    connect(path.client, path.at(PORT)).unwrap();
+    let _first = come().connected();
+    // Both tokens are taken.
+    let refused = come();
+    assert!(
+        matches!(refused, Outcome::VersionRefused { .. }),
+        "{refused:?}"
+    );
+    assert_eq!(counter(&bed, "quic_vn_rate"), 1);
+    let status = bed.status();
+    let classes = status["classes"].as_array().unwrap();
+    let all = classes.iter().find(|class| class["name"] == "all").unwrap();
+    let counters = &all["counters"];
+    assert_eq!(counters["syn_admitted"], 1, "{status}");
+    assert_eq!(counters["quic_admitted"], 1, "{status}");
+    assert_eq!(counters["quic_vn_rate"], 1, "{status}");
+    assert_eq!(status["quic"][0]["classes"][0]["name"], "h3-only");
+    // Without the limit they come in again.
+    let set = bed.weir("class set all --rate none --burst none");
+    assert!(set.status.success(), "{set:?}");
+    come().connected();
 }

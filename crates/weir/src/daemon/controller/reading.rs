@@ -5,15 +5,19 @@ use std::time::Duration;
 
 use weir_core::class::{Class, OTHER, OTHER_PRIORITY};
 use weir_core::controller::{ClassReading, ClassRule, ListenerReading, Reading};
+use weir_core::quic::{QuicCounters, QuicSocket};
 use weir_core::verdict::{Counters, LET_IN, SYNS};
-use weir_kernel::ListenSocket;
+use weir_kernel::{ClassCounters, ListenSocket};
 
 use super::cgroup::{self, Cgroup};
 use crate::daemon::backend::Backend;
+use crate::daemon::quic::QuicGuard;
 use crate::daemon::rights::owners;
 use crate::daemon::session::{Session, accepts};
 use crate::failure::Result;
 
+/// Stands for the limit of a queue that has none: the controller takes no part of it for full.
+const QUIC_QUEUE: u32 = 1 << 16;
 /// How often the servers' processes are looked for: every descriptor of the machine is read.
 const FIND_EVERY: Duration = Duration::from_secs(10);
 
@@ -41,8 +45,14 @@ impl World {
     ///
     /// # Errors
     /// The kernel half cannot be read.
-    pub fn read<B: Backend>(&mut self, now: Duration, session: &Session<B>) -> Result<Reading> {
-        let listeners = session.load()?;
+    pub fn read<B: Backend>(
+        &mut self,
+        now: Duration,
+        session: &Session<B>,
+        quic: &QuicGuard,
+    ) -> Result<Reading> {
+        let mut listeners = session.load()?;
+        listeners.extend(quic.load()?);
         let counters = session.class_counters()?;
         let named = counters.iter().filter(|(name, _)| *name != OTHER);
         let mut classes: Vec<ClassReading> = named
@@ -111,12 +121,37 @@ fn admitted(counters: &Counters) -> u64 {
     LET_IN.iter().map(|verdict| counters.get(*verdict)).sum()
 }
 
-fn class_reading(name: &str, counters: &Counters) -> ClassReading {
+/// A QUIC listener: attempts that the server has not answered are its queue, which has no limit.
+pub fn quic_reading(
+    name: &str,
+    sockets: &[QuicSocket],
+    counters: &QuicCounters,
+) -> ListenerReading {
+    let (admitted, refused) = (counters.let_in(), counters.refused());
+    // Two sockets answer twice as fast as one.
+    let answers = sockets.iter().filter_map(|socket| socket.service);
+    let answers: f64 = answers.map(|service| 1.0 / service.as_secs_f64()).sum();
+    ListenerReading {
+        name: name.to_owned(),
+        queue_length: sockets.iter().map(|socket| socket.pending).sum(),
+        queue_limit: QUIC_QUEUE,
+        half_open: 0,
+        service: (answers > 0.0).then(|| Duration::from_secs_f64(1.0 / answers)),
+        syns: admitted + refused,
+        admitted,
+        refused,
+        inside: None,
+    }
+}
+
+/// SYNs, and attempts over QUIC.
+fn class_reading(name: &str, counters: &ClassCounters) -> ClassReading {
+    let (syn, quic) = (&counters.syns, &counters.quic);
     ClassReading {
         name: name.to_owned(),
-        syns: syns(counters),
-        admitted: admitted(counters),
-        refused: counters.refused(),
+        syns: syns(syn) + quic.let_in() + quic.refused(),
+        admitted: admitted(syn) + quic.let_in(),
+        refused: syn.refused() + quic.refused(),
     }
 }
 

@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use weir_config::Config;
+use weir_core::controller::Settings;
 use weir_core::listener::Listener;
+use weir_core::quic::QuicListener;
 
 use super::{GuardService, here};
 use crate::daemon::backend::Backend;
@@ -41,6 +43,12 @@ impl<B: Backend> Part<B> {
             due_at: |me| me.elsewhere.due_at(),
             work: GuardService::follow_elsewhere,
         },
+        // Which classes may name: the next part puts these in force.
+        Part {
+            put: GuardService::put_quic,
+            due_at: |_| None,
+            work: |_, _| {},
+        },
         // With the requests that their servers have.
         Part {
             put: GuardService::put_listeners,
@@ -51,11 +59,6 @@ impl<B: Backend> Part<B> {
             put: GuardService::put_timewait,
             due_at: |me| me.timewait.due_at(),
             work: |me, now| me.timewait.work(now),
-        },
-        Part {
-            put: GuardService::put_quic,
-            due_at: |_| None,
-            work: |_, _| {},
         },
         // What of their interfaces could not be done.
         Part {
@@ -199,15 +202,22 @@ impl<B: Backend> GuardService<B> {
     }
 
     fn put_quic(&mut self, config: &Config, _now: Instant) -> Result<Undo<B>> {
-        let before = self.quic.list().to_vec();
-        self.quic.set(config.quic.clone(), &links::list()?)?;
+        let before = (self.quic.list().to_vec(), self.quic.controller());
+        self.set_quic(config.quic.clone(), config.controller)?;
         for warning in self.quic.warnings() {
             tracing::warn!("{warning}");
         }
         if let Some(told) = self.quic.told() {
             tracing::info!("{told}");
         }
-        Ok(Box::new(|me| me.quic.set(before, &links::list()?)))
+        Ok(Box::new(move |me| me.set_quic(before.0, before.1)))
+    }
+
+    fn set_quic(&mut self, list: Vec<QuicListener>, controller: Option<Settings>) -> Result<()> {
+        let backend = self.session.backend_mut();
+        self.quic.set(list, controller, &links::list()?, backend)?;
+        self.session.know_quic(self.quic.list());
+        Ok(())
     }
 
     fn put_events(&mut self, config: &Config, _now: Instant) -> Result<Undo<B>> {

@@ -7,13 +7,12 @@ use std::time::Instant;
 use weir_config::{Fault, check_classes};
 use weir_core::class::{BucketLimit, Class, OTHER, OTHER_PRIORITY};
 use weir_core::controller;
-use weir_core::listener::Listener;
 use weir_kernel::CONTROLLED_FOR;
 
 use super::Session;
 use super::class_list::Controlled;
 use crate::daemon::backend::Backend;
-use crate::daemon::report::counters_that_fell;
+use crate::daemon::report::class_counters_that_fell;
 use crate::failure::{Code, Failure, Result};
 
 /// Classes of one listener that `weir status` lists; `weir class list` has all.
@@ -39,7 +38,7 @@ impl<B: Backend> Session<B> {
         classes.iter().try_for_each(check_guarded)?;
         let next = self.classes.replaced(classes);
         let listeners = self.all_listeners();
-        let is_there = |name: &String| listeners.iter().any(|one| one.name == *name);
+        let is_there = |wanted: &String| listeners.iter().any(|(name, _)| wanted == name);
         let is_known = |class: &Class| class.listener.as_ref().is_none_or(is_there);
         let code = match next.list().iter().all(is_known) {
             true => Code::Conflict,
@@ -52,19 +51,22 @@ impl<B: Backend> Session<B> {
         self.prioritize()
     }
 
-    /// Those of every network namespace, each once.
-    fn all_listeners(&self) -> Vec<Listener> {
-        let mut all: Vec<Listener> = self.asked().cloned().collect();
-        for listener in &self.elsewhere {
-            if all.iter().all(|own| own.name != listener.name) {
-                all.push(listener.clone());
+    /// The names and ports of those of every network namespace, each once, and of QUIC listeners.
+    fn all_listeners(&self) -> Vec<(&str, u16)> {
+        let tcp = self.asked().chain(&self.elsewhere);
+        let tcp = tcp.map(|one| (one.name.as_str(), one.address.port));
+        let quic = self.quic.iter().map(|(name, port)| (name.as_str(), *port));
+        let mut all: Vec<(&str, u16)> = Vec::new();
+        for one in tcp.chain(quic) {
+            if all.iter().all(|(name, _)| *name != one.0) {
+                all.push(one);
             }
         }
         all
     }
 
     fn has_several(&self) -> bool {
-        self.policies.len() > 1 || !self.elsewhere.is_empty()
+        self.policies.len() > 1 || !self.elsewhere.is_empty() || !self.quic.is_empty()
     }
 
     /// Sets the controller's limits of these classes (or of `other`), and lifts all others. A limit holds
@@ -172,7 +174,7 @@ impl<B: Backend> Session<B> {
             waiting: self.queues.waiting_of(name),
             counters: counters
                 .get(name)
-                .map(counters_that_fell)
+                .map(class_counters_that_fell)
                 .unwrap_or_default(),
             ..weir_api::Class::default()
         };

@@ -8,8 +8,7 @@ use weir_core::controller::{ListenerReading, Settings};
 use weir_core::forecast::Rule;
 use weir_core::listener::Listener;
 use weir_core::pace::Look;
-use weir_core::verdict::Counters;
-use weir_kernel::ListenSocket;
+use weir_kernel::{ClassCounters, ListenSocket};
 
 use super::glance::{Glance, accepts, waits_too_long};
 use super::{Applied, Policy, Session};
@@ -119,12 +118,12 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// The kernel half cannot be read.
-    pub fn class_counters(&self) -> Result<BTreeMap<String, Counters>> {
+    pub fn class_counters(&self) -> Result<BTreeMap<String, ClassCounters>> {
         let mut counters = self.backend.class_counters()?;
         for (class, reset) in self.queues.refused() {
             // A class may have gone since.
             if let Some(counters) = counters.get_mut(&class) {
-                counters.add(&reset);
+                counters.syns.add(&reset);
             }
         }
         Ok(counters)

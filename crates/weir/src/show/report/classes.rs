@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use weir_api::Class;
+use weir_core::quic::QUIC_VERDICTS;
 use weir_core::verdict::{ADMITS, Kind, VERDICTS};
 
 use crate::show::table::{Align, table};
@@ -59,18 +60,21 @@ fn head() -> Vec<(&'static str, Align)> {
 
 fn row(class: &Class) -> Vec<String> {
     let number = |n: Option<f64>| n.map_or("-".to_owned(), |n| n.to_string());
+    let tcp = VERDICTS.iter().map(|row| (row.name, row.kind));
+    let quic = QUIC_VERDICTS.iter().map(|row| (row.name, row.kind));
+    let refuses = tcp.chain(quic).filter(|(_, kind)| *kind == Kind::Refuse);
+    let refuses: Vec<&str> = refuses.map(|(name, _)| name).collect();
     let refused = |wanted: &dyn Fn(&str) -> bool| -> u64 {
-        let refuses = VERDICTS.iter().filter(|row| row.kind == Kind::Refuse);
-        let wanted = refuses.filter(|row| wanted(row.name));
-        wanted.filter_map(|row| class.counters.get(row.name)).sum()
+        let wanted = refuses.iter().filter(|name| wanted(name));
+        wanted.filter_map(|name| class.counters.get(*name)).sum()
     };
     let over_rate = |name: &str| name.ends_with("_rate");
     let held = |name: &str| name.ends_with("_held");
     let count = |name: &str| class.counters.get(name).copied().unwrap_or(0);
-    let admitted: u64 = ADMITS
-        .map(|verdict| count(verdict.info().name))
-        .iter()
-        .sum();
+    let quic = QUIC_VERDICTS.iter().filter(|row| row.kind == Kind::Pass);
+    let admits = ADMITS.iter().map(|verdict| verdict.info().name);
+    let admits = admits.chain(quic.map(|row| row.name));
+    let admitted: u64 = admits.map(count).sum();
     vec![
         class.name.clone(),
         class.priority.to_string(),
