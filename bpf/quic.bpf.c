@@ -54,8 +54,8 @@ u8 quic_ports[65536];
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* Both families of a listener on every address; at a change the new ones stand beside the old ones for a moment. */
-	__uint(max_entries, 4 * WEIR_MAX_QUIC);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, WEIR_QUIC_PLACES);
 	__type(key, struct quic_place);
 	__type(value, struct quic_policy);
 } places SEC(".maps");

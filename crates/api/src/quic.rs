@@ -29,6 +29,11 @@ pub struct Quic {
     pub counters: BTreeMap<String, u64>,
     /// The sockets of the QUIC listener that connection attempts have come to: several with SO_REUSEPORT or several addresses
     pub sockets: Vec<QuicSocket>,
+    /// The containers, units or network namespaces in which the QUIC listener is guarded (`where`); absent without `where`
+    ///
+    /// Counters are sums over them, those that have ended among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workloads: Vec<String>,
     /// The classes that name the QUIC listener
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<Class>,

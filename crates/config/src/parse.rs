@@ -33,6 +33,7 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
     let mut reader = Reader::new(file, source);
     let (mut config, origins) = read(&mut reader);
     check_quic_names(&mut reader, &config, origins.of::<QuicListener>());
+    check_quic_places(&mut reader, &config, origins.of::<QuicListener>());
     check_classes(&mut reader, &config, origins.of::<Class>());
     check_prefixes(&mut reader, &config, origins.of::<Destination>());
     check_controller(&mut reader, &config, origins.of::<Settings>());
@@ -173,6 +174,27 @@ fn twice(source: &str, error: &toml::de::Error) -> Option<Fault> {
         format!("the {what} {name} stands here twice"),
         hint,
     ))
+}
+
+/// Servers in other network namespaces are found by their TCP sockets.
+fn check_quic_places(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) {
+    for (quic, origin) in config.quic.iter().zip(origins) {
+        let mut listeners = config.listeners.iter();
+        if quic.location == Where::Here || listeners.any(|listener| quic.goes_with(listener)) {
+            continue;
+        }
+        let cause = format!(
+            "no [[listener]] has where = \"{}\" and port {}",
+            quic.location, quic.address.port
+        );
+        let hint = "add one: weir finds servers in other network namespaces by the TCP port, and refused clients come there";
+        let fault = Fault::new(cause, hint);
+        reader.problem(
+            Some(origin.of_key("where")),
+            format!("quic {:?}: ", quic.name),
+            fault,
+        );
+    }
 }
 
 /// Classes name listeners and QUIC listeners by one key.

@@ -9,8 +9,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::abi;
-use crate::listener::{ListenAddress, Mode};
+use crate::listener::{ListenAddress, Listener, Mode};
 use crate::verdict::Kind;
+use crate::workload::Where;
 
 /// What an attempt to open a connection gets that the server cannot answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -31,6 +32,9 @@ pub struct QuicListener {
     pub name: String,
     /// Where it listens, by UDP.
     pub address: ListenAddress,
+    /// In which network namespaces. In others than weir's own it is guarded where a listener with the same `where` and port is in
+    /// force, for that one's servers are found.
+    pub location: Where,
     /// Interfaces on which it is guarded; empty: all. At most [`QuicListener::MOST_INTERFACES`].
     pub interfaces: Vec<String>,
     /// What a refused attempt gets.
@@ -68,6 +72,7 @@ impl QuicListener {
         QuicListener {
             name: name.into(),
             address,
+            location: Where::Here,
             interfaces: Vec::new(),
             refuse: QuicRefuse::Vn,
             target_wait: DEFAULT_TARGET_WAIT,
@@ -76,6 +81,16 @@ impl QuicListener {
             floor: DEFAULT_FLOOR,
             mode: Mode::Enforce,
         }
+    }
+
+    /// Whether it is in other network namespaces too.
+    pub fn is_elsewhere(&self) -> bool {
+        self.location != Where::Here
+    }
+
+    /// Whether it is guarded where this listener is in force.
+    pub fn goes_with(&self, listener: &Listener) -> bool {
+        (&self.location, self.address.port) == (&listener.location, listener.address.port)
     }
 }
 

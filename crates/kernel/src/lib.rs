@@ -46,7 +46,7 @@ pub use namespace::{Namespace, NamespacePath};
 pub use own_filters::OwnFilters;
 pub use probe::{Mechanism, has_cookie_kfunc, native_xdp};
 pub use programs::probe_all;
-pub use quic::Quic;
+pub use quic::{Around, Quic};
 pub use random::random;
 pub use residence::{MAX_PORTS, Residences, tick};
 pub use sockets::{ListenQueue, OwnedSocket, Unaccepted, listen_queues, owned_sockets, unaccepted};

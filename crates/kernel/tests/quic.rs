@@ -10,7 +10,7 @@ use weir_core::class::{BucketLimit, Class, OTHER, OverRate};
 use weir_core::listener::{ListenAddress, Mode};
 use weir_core::quic::{QuicListener, QuicRefuse, QuicVerdict};
 use weir_kernel::testing::quic::{CQuicWait, read};
-use weir_kernel::{Guard, Quic};
+use weir_kernel::{Around, Guard, Quic};
 use weir_models::quic::{LongPacket, NO_VERSION, PacketKind, QuicRule, QuicWait};
 use weir_testbed::{needs, netns};
 
@@ -165,7 +165,7 @@ impl World {
         let mut listener = QuicListener::new("h3", address);
         (listener.room, listener.floor) = (0.001, 0.0);
         change(&mut listener);
-        quic.apply(&[listener], &BTreeMap::new()).unwrap();
+        quic.apply(&[listener], &Around::default()).unwrap();
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
         World { quic, socket }
     }
@@ -405,14 +405,17 @@ fn an_attempt_over_the_rate_of_its_class_is_refused_as_the_class_says() {
     }
     netns::enter_new().expect("a network namespace of our own");
     let mut guard = Guard::load().unwrap();
-    let owners = guard.quic_owners(&["h3"]);
+    let around = Around {
+        owners: guard.quic_owners(&["h3"]),
+        ..Around::default()
+    };
     let mut quic = Quic::load_beside(&guard.class_maps().unwrap()).unwrap();
     let address = ListenAddress {
         ip: None,
         port: PORT,
     };
     let listener = QuicListener::new("h3", address);
-    quic.apply(&[listener], &owners).unwrap();
+    quic.apply(&[listener], &around).unwrap();
     let _socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
     let class = |name: &str, over_rate| Class {
         listener: Some("h3".to_owned()),
@@ -456,7 +459,7 @@ fn a_rate_that_the_controller_has_set_holds_for_quic_until_it_is_lifted() {
         port: PORT,
     };
     let listener = QuicListener::new("h3", address);
-    quic.apply(&[listener], &BTreeMap::new()).unwrap();
+    quic.apply(&[listener], &Around::default()).unwrap();
     let _socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
     guard.apply(&[], &[]).unwrap();
     let limit = BucketLimit::new(0.1, 1);

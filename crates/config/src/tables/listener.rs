@@ -83,7 +83,7 @@ fn keys() -> Vec<Key<Listener>> {
     ]
 }
 
-fn location() -> Type<Where> {
+pub(crate) fn location() -> Type<Where> {
     let values =
         "here | machine | container:NAME | label:KEY=VALUE | unit:NAME | netns:NAME | pod:NS/NAME";
     text(Kind::Place, values, parse_where, Where::to_string)

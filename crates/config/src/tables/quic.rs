@@ -3,13 +3,15 @@
 use std::sync::LazyLock;
 
 use crate::address::listen_address;
+use crate::error::Fault;
 use crate::key::Key;
 use crate::names::{interfaces, name};
 use crate::table::Table;
-use crate::tables::listener::{NOWHERE, wait};
+use crate::tables::listener::{NOWHERE, location, wait};
 use crate::types::{Type, number, word};
 use weir_core::listener::ListenAddress;
 use weir_core::quic::QuicListener;
+use weir_core::workload::Where;
 
 static KEYS: LazyLock<Vec<Key<QuicListener>>> = LazyLock::new(keys);
 
@@ -23,6 +25,9 @@ fn keys() -> Vec<Key<QuicListener>> {
             "The address and UDP port to guard; * is every address, IPv4 and IPv6")
             .required("address = \"*:443\"")
             .note("It guards UDP only. Clients that are refused take TCP: guard that port by a [[listener]] too."),
+        Key::new("where", field!(QuicListener, location), location(),
+            "In which network namespaces weir guards it: as of a [[listener]], of which there must be one with the same where and port")
+            .example("\"container:web-*\""),
         Key::new("interfaces", field!(QuicListener, interfaces), interfaces(QuicListener::MOST_INTERFACES),
             "The interfaces on which weir guards it")
             .absent("all, also those that appear later").example("[\"eth0\"]").empty("all"),
@@ -87,7 +92,19 @@ impl Table for QuicListener {
     }
 
     fn collides(&self, other: &QuicListener) -> bool {
-        self.address.conflicts(&other.address)
+        self.location == other.location && self.address.conflicts(&other.address)
+    }
+
+    fn check(&self) -> Result<(), (&'static str, Fault)> {
+        if self.location != Where::Here && !self.interfaces.is_empty() {
+            let cause = format!(
+                "is not there yet in other network namespaces (where = \"{}\")",
+                self.location
+            );
+            let hint = "remove it: all interfaces there are guarded";
+            return Err(("interfaces", Fault::new(cause, hint)));
+        }
+        Ok(())
     }
 
     fn lint(&self, _given: &[&str]) -> Vec<String> {

@@ -109,8 +109,35 @@ fn two_of_one_address_are_refused_and_a_listener_may_have_it_too() {
         ]
     );
     assert!(parse("f", &two("10.0.0.1:443")).is_ok());
-    let listener = "[[listener]]\nname = \"a\"\naddress = \"*:443\"\n";
+    let listener = "[[listener]]\nname = \"web\"\naddress = \"*:443\"\n";
     assert!(parse("f", &(quic("a", "*:443") + listener)).is_ok());
+    let found = problems(&(quic("web", "*:443") + listener));
+    assert_eq!(
+        found,
+        [
+            "2:8: quic \"web\": a [[listener]] is named \"web\" too | give one of them another name: classes name both \
+             alike"
+        ]
+    );
+}
+
+#[test]
+fn a_quic_server_elsewhere_needs_a_listener_there() {
+    let quic =
+        |keys: &str| format!("[[quic]]\naddress = \"*:443\"\nwhere = \"container:web\"\n{keys}\n");
+    let listener =
+        |place: &str| format!("[[listener]]\naddress = \"*:443\"\nwhere = \"{place}\"\n");
+    assert!(parse("f", &(quic("") + &listener("container:web"))).is_ok());
+    let found = problems(&(quic("") + &listener("container:other")));
+    assert_eq!(
+        found,
+        [
+            "3:9: quic \"quic-443\": no [[listener]] has where = \"container:web\" and port 443 | add one: weir finds servers in \
+             other network namespaces by the TCP port, and refused clients come there"
+        ]
+    );
+    let named = quic("interfaces = [\"eth0\"]") + &listener("container:web");
+    assert!(problems(&named)[0].contains("is not there yet in other network namespaces"));
 }
 
 #[test]

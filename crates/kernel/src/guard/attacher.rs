@@ -13,12 +13,11 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use weir_core::turns::Turns;
 
 use super::attach::{self, Hook, link_header_len};
-use super::chain::Rank;
 use crate::error::{Error, Result};
 use crate::namespace::{Namespace, NamespacePath};
 
 /// The thread and what it has to do. Dropping it begins nothing more, and waits for what is under way.
-pub(super) struct Attacher {
+pub(crate) struct Attacher {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,17 +42,19 @@ enum Task {
 }
 
 /// A link to an interface that is to be let go.
-pub(super) struct Left {
+pub(crate) struct Left {
     pub namespace: Namespace,
     pub ifindex: u32,
     pub link: OwnedFd,
 }
 
 /// An interface that is to be attached to.
-pub(super) struct Job {
+pub(crate) struct Job {
     pub at: NamespacePath,
     pub namespace: Namespace,
     pub ifindex: u32,
+    /// Where at the interface.
+    pub hook: Hook,
     /// For devices with a link header.
     pub program: OwnedFd,
     /// For those without one.
@@ -63,13 +64,14 @@ pub(super) struct Job {
 }
 
 /// What has come of it.
-pub(super) struct Done {
+pub(crate) struct Done {
     pub namespace: Namespace,
     pub ifindex: u32,
+    pub hook: Hook,
     pub outcome: Outcome,
 }
 
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Linked(OwnedFd),
     /// The program for devices without a link header is needed.
     Bare(Job),
@@ -182,7 +184,7 @@ impl Work {
 
 impl Job {
     fn run(self) -> Done {
-        let (namespace, ifindex) = (self.namespace, self.ifindex);
+        let (namespace, ifindex, hook) = (self.namespace, self.ifindex, self.hook);
         // Whoever waits for it must hear of it, and others have their turn.
         let linked = catch_unwind(AssertUnwindSafe(|| self.link()));
         let outcome = match linked.unwrap_or_else(|_| Err(panicked(ifindex))) {
@@ -193,6 +195,7 @@ impl Job {
         Done {
             namespace,
             ifindex,
+            hook,
             outcome,
         }
     }
@@ -205,9 +208,7 @@ impl Job {
                 0 => self.bare.as_ref(),
                 _ => Some(&self.program),
             };
-            let link = |program: &OwnedFd| {
-                attach::link(program.as_fd(), self.ifindex, Hook::Tcx(Rank::Guard))
-            };
+            let link = |program: &OwnedFd| attach::link(program.as_fd(), self.ifindex, self.hook);
             program.map(link).transpose()
         })
     }
@@ -222,6 +223,7 @@ fn panicked(ifindex: u32) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::chain::Rank;
     use super::*;
 
     fn at() -> Namespace {
@@ -237,6 +239,7 @@ mod tests {
             at: NamespacePath::at("/nowhere"),
             namespace: at(),
             ifindex,
+            hook: Hook::Tcx(Rank::Guard),
             program: null(),
             bare: None,
             urgent: true,

@@ -8,9 +8,9 @@ use weir_core::policy::Services;
 use weir_core::verdict::Counters;
 
 use super::Guard;
-use super::attach;
+use super::attach::{self, Hook};
 use super::attacher::{Attacher, Done, Job, Left, Outcome};
-use super::chain;
+use super::chain::{self, Rank};
 use super::counters::sum_of;
 use super::listeners::{self, ListenSocket};
 use super::namespaces::Common;
@@ -149,6 +149,7 @@ impl Guard {
             at: at.clone(),
             namespace,
             ifindex,
+            hook: Hook::Tcx(Rank::Guard),
             program,
             bare: None,
             urgent,
@@ -176,6 +177,7 @@ impl Guard {
             namespace,
             ifindex,
             outcome,
+            ..
         } = done;
         if !self.namespaces.awaits(namespace, ifindex) {
             // It was taken out meanwhile.
@@ -369,7 +371,7 @@ impl Guard {
     }
 }
 
-fn duplicate(program: BorrowedFd<'_>) -> Result<OwnedFd> {
+pub(crate) fn duplicate(program: BorrowedFd<'_>) -> Result<OwnedFd> {
     program.try_clone_to_owned().map_err(|e| Error::Failed {
         what: "have a program attached by another thread".into(),
         cause: e.to_string(),

@@ -1,12 +1,12 @@
 //! The guard (bpf/guard.bpf.c): loading, putting a policy in force, attaching, counting.
 
 pub(crate) mod attach;
-mod attacher;
+pub(crate) mod attacher;
 pub(crate) mod chain;
 mod classes;
 mod counters;
 mod cpus;
-mod elsewhere;
+pub(crate) mod elsewhere;
 pub(crate) mod events;
 mod grace;
 mod limits;

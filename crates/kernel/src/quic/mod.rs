@@ -1,17 +1,21 @@
 //! The guard of QUIC servers (bpf/quic.bpf.c): loading, attaching, policies and counters.
 
+mod elsewhere;
 mod load;
 mod places;
 pub(crate) mod skel;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::write_volatile;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags};
+use weir_core::abi;
 use weir_core::class::OwnerId;
 use weir_core::quic::{QUIC_VERDICTS, QuicCounters, QuicListener, QuicSocket};
+
+use weir_core::workload::Where;
 
 use crate::clock::now_ns;
 use crate::error::{Error, Result, of_libbpf};
@@ -20,6 +24,7 @@ use crate::guard::attach::{Hook, is_on_device, link, link_header_len};
 use crate::guard::chain::Rank;
 use crate::namespace::Namespace;
 use crate::object::{Plain, percpu, plain};
+use elsewhere::Elsewhere;
 use load::{Bare, Programs};
 use places::{Numbers, places_of};
 use skel::QuicSkel;
@@ -35,8 +40,20 @@ plain!(
 
 /// A socket to which no attempt has come for so long is not reported: it may be closed.
 const REPORTED_FOR_NS: u64 = 60_000_000_000;
+/// Places in `places` of bpf/quic.bpf.c, half of them: at a change the new ones stand beside the old ones.
+const MOST_PLACES: usize = abi::QUIC_PLACES as usize / 2;
 /// `QUIC_FORGOTTEN_NS` of bpf/lib/quic_wait.h: so long after the last answer none waits for one.
 const FORGOTTEN_NS: u64 = 2_000_000_000;
+
+/// What goes with QUIC listeners, by their names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Around {
+    /// The numbers by which rules of classes know them, as of [`crate::Guard::quic_owners`]; of one without a number are only the
+    /// classes that name no listener.
+    pub owners: BTreeMap<String, OwnerId>,
+    /// The network namespaces in which those with `where` are to be in force.
+    pub namespaces: BTreeMap<String, BTreeSet<Namespace>>,
+}
 
 /// The programs, loaded, and attached where [`Quic::attach`] said. Dropping it (or the death of the process) detaches
 /// everything.
@@ -47,6 +64,8 @@ pub struct Quic {
     /// Weir's own network namespace.
     own: Namespace,
     bare: Bare,
+    /// What is attached in other network namespaces.
+    elsewhere: Elsewhere,
     slots: BTreeMap<String, u16>,
     places: BTreeMap<Vec<u8>, quic_policy>,
 }
@@ -74,6 +93,7 @@ impl Quic {
             skel: load::load(classes)?,
             own: Namespace::current()?,
             bare: Bare::default(),
+            elsewhere: Elsewhere::default(),
             slots: BTreeMap::new(),
             places: BTreeMap::new(),
         })
@@ -86,22 +106,25 @@ impl Quic {
 
     /// Puts these in force, at most [`QuicListener::MOST`], no two of one address. A listener keeps its counters by its
     /// name. Each is put in force for itself: an attempt that comes meanwhile is judged by the old or by the new one.
-    /// `owners`: the numbers by which rules of classes know them, as of [`crate::Guard::quic_owners`]; of one without a number are
-    /// only the classes that name no listener.
     ///
     /// # Errors
     /// The kernel takes no more: then some of them may be in force.
-    pub fn apply(
-        &mut self,
-        listeners: &[QuicListener],
-        owners: &BTreeMap<String, OwnerId>,
-    ) -> Result<()> {
+    pub fn apply(&mut self, listeners: &[QuicListener], around: &Around) -> Result<()> {
         let slots = self.assign_slots(listeners)?;
         let numbers = |name: &str| Numbers {
             counters: slots[name],
-            owner: owners.get(name).copied().unwrap_or(0),
+            owner: around.owners.get(name).copied().unwrap_or(0),
         };
-        let wanted = places_of(self.own, listeners, numbers);
+        let mut wanted = BTreeMap::new();
+        for (namespace, listeners) in self.by_namespace(listeners, around) {
+            wanted.extend(places_of(namespace, &listeners, numbers));
+        }
+        if wanted.len() > MOST_PLACES {
+            return Err(Error::Failed {
+                what: "guard QUIC servers".into(),
+                cause: format!("they are at more than {MOST_PLACES} addresses"),
+            });
+        }
         let map = &self.skel.maps.places;
         for (place, policy) in &wanted {
             map.update(place, policy.bytes(), MapFlags::ANY)
@@ -115,6 +138,23 @@ impl Quic {
         (self.places, self.slots) = (wanted, slots);
         self.mark_ports(listeners);
         Ok(())
+    }
+
+    /// Who is where, by the namespace's cookie.
+    fn by_namespace<'a>(
+        &self,
+        listeners: &'a [QuicListener],
+        around: &Around,
+    ) -> BTreeMap<Namespace, Vec<&'a QuicListener>> {
+        let mut all: BTreeMap<Namespace, Vec<&QuicListener>> = BTreeMap::new();
+        for one in listeners {
+            let own = (one.location == Where::Here).then_some(self.own);
+            let found = around.namespaces.get(&one.name).into_iter().flatten();
+            for namespace in own.into_iter().chain(found.copied()) {
+                all.entry(namespace).or_default().push(one);
+            }
+        }
+        all
     }
 
     fn mark_ports(&mut self, listeners: &[QuicListener]) {

@@ -30,11 +30,12 @@ pub(super) struct Numbers {
 /// Each place in this namespace as the bytes of its key, with its policy. `numbers`: by the listener's name.
 pub(super) fn places_of(
     namespace: Namespace,
-    listeners: &[QuicListener],
+    listeners: &[&QuicListener],
     numbers: impl Fn(&str) -> Numbers,
 ) -> BTreeMap<Vec<u8>, quic_policy> {
     let mut places = BTreeMap::new();
-    for listener in listeners {
+    // Of two that share an address the first one has it.
+    for listener in listeners.iter().rev() {
         let policy = policy_of(listener, numbers(&listener.name));
         for ip in addresses(listener, listeners) {
             let place = quic_place {
@@ -50,13 +51,13 @@ pub(super) fn places_of(
 }
 
 /// Like a dual-stack socket, one on `::` is on every IPv4 address too that no other one names.
-fn addresses(listener: &QuicListener, all: &[QuicListener]) -> Vec<IpAddr> {
+fn addresses(listener: &QuicListener, all: &[&QuicListener]) -> Vec<IpAddr> {
     let port = listener.address.port;
     let is_on_ipv4 =
-        |other: &&QuicListener| other.address.port == port && other.address.ip == Some(EVERY_IPV4);
+        |other: &QuicListener| other.address.port == port && other.address.ip == Some(EVERY_IPV4);
     match listener.address.ip {
         None => vec![EVERY_IPV4, EVERY_IPV6],
-        Some(ip) if ip == EVERY_IPV6 && !all.iter().any(|one| is_on_ipv4(&one)) => {
+        Some(ip) if ip == EVERY_IPV6 && !all.iter().any(|one| is_on_ipv4(one)) => {
             vec![EVERY_IPV4, EVERY_IPV6]
         }
         Some(ip) => vec![ip],
@@ -95,9 +96,10 @@ mod tests {
     }
 
     fn names(listeners: &[QuicListener]) -> Vec<(IpAddr, &str)> {
+        let all: Vec<&QuicListener> = listeners.iter().collect();
         let of = |one| {
-            let all = addresses(one, listeners).into_iter();
-            all.map(|ip| (ip, one.name.as_str()))
+            let all = addresses(one, &all).into_iter();
+            all.map(|ip| (ip, one.name.as_str())).collect::<Vec<_>>()
         };
         listeners.iter().flat_map(of).collect()
     }

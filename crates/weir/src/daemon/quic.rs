@@ -1,12 +1,13 @@
 //! Guarding QUIC servers (`[[quic]]`): the listeners in force, and where their programs are attached.
 
+mod elsewhere;
+
 use std::collections::BTreeMap;
 
-use weir_core::class::OwnerId;
 use weir_core::controller::{ListenerReading, Settings};
 use weir_core::listener::Mode;
 use weir_core::quic::QuicListener;
-use weir_kernel::Quic;
+use weir_kernel::{Around, Quic};
 
 use crate::daemon::backend::Backend;
 use crate::daemon::controller::quic_reading;
@@ -14,11 +15,17 @@ use crate::failure::Result;
 use crate::host::links::Link;
 use crate::show::{describe, quic};
 
+pub use elsewhere::Sight;
+
 /// The QUIC listeners in force. Without one nothing is loaded.
 pub struct QuicGuard {
     list: Vec<QuicListener>,
-    /// The numbers by which rules of classes know them.
-    owners: BTreeMap<String, OwnerId>,
+    /// Where they are, and the numbers by which rules of classes know them.
+    around: Around,
+    /// The namespaces in which those with `where` are.
+    sights: Vec<Sight>,
+    /// What is not as it should be there.
+    trouble: Vec<String>,
     /// Beside which they are.
     controller: Option<Settings>,
     kernel: Option<Quic>,
@@ -31,7 +38,9 @@ impl QuicGuard {
     pub fn none() -> QuicGuard {
         QuicGuard {
             list: Vec::new(),
-            owners: BTreeMap::new(),
+            around: Around::default(),
+            sights: Vec::new(),
+            trouble: Vec::new(),
             controller: None,
             kernel: None,
             interfaces: BTreeMap::new(),
@@ -54,22 +63,26 @@ impl QuicGuard {
             return Ok(());
         }
         let names: Vec<&str> = list.iter().map(|one| one.name.as_str()).collect();
-        let owners = backend.quic_owners(&names);
+        // Those with `where` are in force where they were, until they are looked for.
+        let around = Around {
+            owners: backend.quic_owners(&names),
+            namespaces: self.around.namespaces.clone(),
+        };
         let fitted = beside(&list, controller.as_ref());
         match &mut self.kernel {
             Some(kernel) => {
-                if let Err(error) = kernel.apply(&fitted, &owners) {
-                    kernel.apply(&beside(&self.list, self.controller.as_ref()), &self.owners)?;
+                if let Err(error) = kernel.apply(&fitted, &around) {
+                    kernel.apply(&beside(&self.list, self.controller.as_ref()), &self.around)?;
                     return Err(error.into());
                 }
             }
             None => {
                 let mut kernel = backend.load_quic()?;
-                kernel.apply(&fitted, &owners)?;
+                kernel.apply(&fitted, &around)?;
                 self.kernel = Some(kernel);
             }
         }
-        (self.list, self.owners, self.controller) = (list, owners, controller);
+        (self.list, self.around, self.controller) = (list, around, controller);
         self.attach(links);
         Ok(())
     }
@@ -79,11 +92,6 @@ impl QuicGuard {
         self.controller
     }
 
-    /// The listeners as the kernel half has them.
-    fn fitted(&self) -> Vec<QuicListener> {
-        beside(&self.list, self.controller.as_ref())
-    }
-
     /// The listeners in force.
     pub fn list(&self) -> &[QuicListener] {
         &self.list
@@ -91,16 +99,20 @@ impl QuicGuard {
 
     /// Attaches to interfaces that have come, and knows by their new numbers those that have come again.
     pub fn follow_links(&mut self, links: &[Link]) {
-        let fitted = self.fitted();
-        let Some(kernel) = &mut self.kernel else {
-            return;
-        };
-        if fitted.iter().any(|one| !one.interfaces.is_empty())
-            && let Err(error) = kernel.apply(&fitted, &self.owners)
-        {
-            tracing::error!("QUIC listeners do not follow the interfaces: {error}");
+        if self.list.iter().any(|one| !one.interfaces.is_empty()) {
+            self.reapply();
         }
         self.attach(links);
+    }
+
+    /// Puts them in force anew, since what goes with them has changed.
+    fn reapply(&mut self) {
+        let fitted = beside(&self.list, self.controller.as_ref());
+        if let Some(kernel) = &mut self.kernel
+            && let Err(error) = kernel.apply(&fitted, &self.around)
+        {
+            tracing::error!("QUIC listeners do not follow what has changed: {error}");
+        }
     }
 
     /// One that is a port of another carries none of the host's connections.
@@ -108,7 +120,12 @@ impl QuicGuard {
         let Some(kernel) = &mut self.kernel else {
             return;
         };
-        let wants = |link: &Link| self.list.iter().any(|one| is_for(one, &link.name));
+        let is_here = |one: &&QuicListener| {
+            let mut sights = self.sights.iter().filter(|sight| sight.path.is_none());
+            !one.is_elsewhere() || sights.any(|sight| sight.listeners.contains_key(&one.name))
+        };
+        let here: Vec<&QuicListener> = self.list.iter().filter(is_here).collect();
+        let wants = |link: &Link| here.iter().any(|one| is_for(one, &link.name));
         let wanted = links.iter().filter(|link| !link.port && wants(link));
         let wanted: BTreeMap<u32, &Link> = wanted.map(|link| (link.index, link)).collect();
         self.interfaces.retain(|index, _| {
@@ -128,7 +145,8 @@ impl QuicGuard {
     /// What is not as asked for, a sentence each.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
         let interfaces = self.interfaces.values();
-        interfaces.filter_map(|at| at.as_ref().err().map(String::as_str))
+        let own = interfaces.filter_map(|at| at.as_ref().err());
+        own.chain(&self.trouble).map(String::as_str)
     }
 
     /// Whether the programs are not on an interface on which they are to be.
@@ -177,11 +195,17 @@ impl QuicGuard {
         let report = |listener: &QuicListener| {
             let counters = kernel.counters(&listener.name)?;
             let sockets = kernel.sockets(&listener.name)?;
-            let in_force = self.attached(listener).next().is_some();
-            let warning = self.warning(listener);
-            Ok(quic::report(
-                listener, &counters, &sockets, in_force, warning,
-            ))
+            let workloads = self.workloads(listener);
+            let in_force = match listener.is_elsewhere() {
+                true => !workloads.is_empty(),
+                false => self.attached(listener).next().is_some(),
+            };
+            let warning = self.warning(listener, in_force);
+            let report = quic::report(listener, &counters, &sockets, in_force, warning);
+            Ok(weir_api::Quic {
+                workloads,
+                ..report
+            })
         };
         self.list.iter().map(report).collect()
     }
@@ -192,7 +216,15 @@ impl QuicGuard {
         names.filter(|name| is_for(listener, name))
     }
 
-    fn warning(&self, listener: &QuicListener) -> Option<String> {
+    fn warning(&self, listener: &QuicListener, in_force: bool) -> Option<String> {
+        if listener.is_elsewhere() && !in_force {
+            let (port, place) = (listener.address.port, listener.location.describe());
+            let nowhere = format!("TCP port {port} is guarded nowhere in {place} yet");
+            return Some(self.trouble.first().cloned().unwrap_or(nowhere));
+        }
+        if listener.is_elsewhere() {
+            return self.trouble.first().cloned();
+        }
         let on: Vec<&str> = self.attached(listener).collect();
         let absent = listener.interfaces.iter().map(String::as_str);
         let absent: Vec<&str> = absent.filter(|name| !on.contains(name)).collect();

@@ -1,11 +1,14 @@
 //! QUIC servers under guard: what weir sees of attempts, and that it can be taken off again.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use weir_testbed::netns::Netns;
 use weir_testbed::quic::{Outcome, QuicServer, QuicServerKind, attempt};
 
 use crate::common::{Bed, PATIENCE, PORT, Weir, connect, listen, until, within};
+use crate::elsewhere::Server;
 
 fn guarded(bed: &Bed, keys: &str) -> Weir {
     bed.run(&format!(
@@ -106,14 +109,15 @@ fn a_class_names_a_quic_listener_and_its_rate_is_one_for_tcp_and_quic() {
     let _weir = bed.run(&format!(
         "[[quic]]\nname = \"h3\"\naddress = \"*:{PORT}\"\n\
          [[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\n\
-         [[class]]\nname = \"h3-only\"\nlistener = \"h3\"\nfrom = \"2001:db8::/16\"\npriority = 2\n\
+         [[class]]\nname = \"h3-only\"\nlistener = \"h3\"\nfrom = \"2001:db8::/32\"\npriority = 2\n\
          [[class]]\nname = \"all\"\nrate = 0.1\nburst = 2\nover_rate = \"rst\"\n"
     ));
     let path = bed.veth4();
     let _listener = listen(bed.server(), path.at(PORT), 64);
     let server = QuicServer::start(bed.server(), path.at(PORT), quick()).unwrap();
     let come = || attempt(path.client, server.address(), PATIENCE).unwrap();
-    connect(path.client, path.at(PORT)).unwrap();
+    let attempts = connect(path.client, path.at(PORT), 1);
+    assert_eq!(attempts.counts(), (1, 0, 0));
     let _first = come().connected();
     // Both tokens are taken.
     let refused = come();
@@ -134,4 +138,45 @@ fn a_class_names_a_quic_listener_and_its_rate_is_one_for_tcp_and_quic() {
     let set = bed.weir("class set all --rate none --burst none");
     assert!(set.status.success(), "{set:?}");
     come().connected();
+}
+
+#[test]
+fn servers_of_another_namespace_are_guarded_with_their_listener_and_others_are_not() {
+    let Some(bed) = Bed::new() else { return };
+    let (red, blue) = (
+        Netns::create("red").unwrap(),
+        Netns::create("blue").unwrap(),
+    );
+    let place = format!("where = \"netns:{}\"", red.name());
+    let weir = bed.run(&format!(
+        "[[quic]]\nname = \"h3\"\naddress = \"*:{PORT}\"\n{place}\n\
+         [[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\n{place}\n\
+         [[class]]\nname = \"all\"\nlistener = \"h3\"\nrate = 0.1\nburst = 1\nover_rate = \"rst\"\n"
+    ));
+    assert_eq!(bed.status()["quic"][0]["in_force"], false);
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+    let _tcp = [&red, &blue].map(|netns| Server::inside(netns, PORT));
+    let servers = [&red, &blue].map(|netns| QuicServer::start(netns, at, quick()).unwrap());
+    until("it is in force in the namespace", || {
+        (bed.status()["quic"][0]["in_force"] == true).then_some(())
+    });
+    let workloads = &bed.status()["quic"][0]["workloads"];
+    assert_eq!(*workloads, serde_json::json!([red.name()]));
+    let come = |netns: &Netns| attempt(netns, servers[0].address(), PATIENCE).unwrap();
+    let mut first = come(&red).connected();
+    let refused = come(&red);
+    assert!(
+        matches!(refused, Outcome::VersionRefused { .. }),
+        "{refused:?}"
+    );
+    for _ in 0..3 {
+        come(&blue).connected();
+    }
+    assert_eq!(counter(&bed, "quic_admitted"), 1);
+    assert_eq!(counter(&bed, "quic_answered"), 1);
+    weir.signal(Signal::SIGKILL);
+    weir.end();
+    let left = || within(&red, || weir_kernel::chain(1).unwrap());
+    until("nothing is attached", || left().is_empty().then_some(()));
+    first.echo(PATIENCE).unwrap();
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weir_core::forecast::Rule;
 use weir_core::listener::{Listener, Mode};
+use weir_core::quic::QuicListener;
 use weir_core::refusals::Refusal;
 use weir_core::verdict::Counters;
 use weir_core::word::Word;
@@ -15,6 +16,7 @@ use weir_kernel::{ListenSocket, Namespace};
 use super::Elsewhere;
 use super::space::{Replica, Space};
 use crate::daemon::backend::Spaces;
+use crate::daemon::quic::Sight;
 use crate::daemon::report::counters_by_name;
 use crate::daemon::session::{Glance, accepts, settings_beside, waits_too_long};
 use crate::failure::Result;
@@ -68,6 +70,42 @@ impl Elsewhere {
         let mut replicas = space.replicas.iter();
         let its = replicas.find(|one| one.asked.name == listener);
         its.map(|one| &*one.label)
+    }
+
+    /// Where QUIC listeners are to be in force: with the listeners of the same place and port.
+    pub fn sights(&self, quic: &[QuicListener]) -> Vec<Sight> {
+        let others = self.spaces.iter().map(|(namespace, space)| {
+            let replicas = space.replicas.iter();
+            let replicas = replicas.filter(|one| space.because_of(one).is_none());
+            let listeners = quic.iter().filter_map(|one| {
+                let mut its = replicas.clone().filter(|it| one.goes_with(&it.asked));
+                Some((one.name.clone(), its.next()?.name.clone()))
+            });
+            Sight {
+                namespace: *namespace,
+                path: Some(space.path.clone()),
+                interfaces: space.attached.clone(),
+                listeners: listeners.collect(),
+            }
+        });
+        let own = self.own();
+        let own = quic
+            .iter()
+            .filter(|one| one.is_elsewhere())
+            .filter_map(|one| {
+                let asked = own.iter().find(|listener| one.goes_with(listener))?;
+                let workload = self.own_socket(asked).map(|socket| &socket.workload);
+                let name = workload.and_then(|workload| workload.name(&asked.location));
+                Some((one.name.clone(), name.unwrap_or("here").to_owned()))
+            });
+        let own = Sight {
+            namespace: self.own,
+            path: None,
+            interfaces: BTreeMap::new(),
+            listeners: own.collect(),
+        };
+        let all = others.chain([own]);
+        all.filter(|sight| !sight.listeners.is_empty()).collect()
     }
 
     /// What each listener has counted in all other namespaces.

@@ -9,6 +9,7 @@ use super::{Elsewhere, Every};
 use crate::daemon::backend::Backend;
 use crate::daemon::guard::GuardService;
 use crate::failure::{Cause, Result};
+use crate::host::links;
 
 impl<B: Backend> GuardService<B> {
     /// Those of other network namespaces.
@@ -83,6 +84,7 @@ impl<B: Backend> GuardService<B> {
             self.session.know(self.elsewhere.asked().to_vec());
         }
         self.follow_own();
+        self.follow_quic();
         self.elsewhere.look_at_own(now);
         for event in self.elsewhere.events(now) {
             self.events.note(event);
@@ -106,6 +108,19 @@ impl<B: Backend> GuardService<B> {
     pub(in crate::daemon::guard) fn settle_elsewhere(&mut self) {
         let until = Instant::now() + super::SETTLES;
         self.elsewhere.settle(self.session.spaces_mut(), until);
+        self.follow_quic();
+    }
+
+    /// QUIC listeners go with the listeners of other places.
+    fn follow_quic(&mut self) {
+        if self.quic.is_elsewhere() {
+            let sights = self.elsewhere.sights(self.quic.list());
+            if self.quic.follow_sights(sights)
+                && let Ok(links) = links::list()
+            {
+                self.quic.follow_links(&links);
+            }
+        }
     }
 
     /// Listeners of other places are about sockets of weir's own namespace too, which may have come.
