@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weir_core::listener::{ListenAddress, Mode};
 use weir_core::quic::{QuicListener, QuicRefuse};
+use weir_core::workload::Where;
 
 use super::problems;
 use crate::{Table, parse};
@@ -14,6 +15,7 @@ fn every_key_is_read() {
         [[quic]]
         name = "h3"
         address = "10.0.0.1:8443"
+        where = "here"
         interfaces = ["eth0", "lo"]
         refuse = "drop"
         target_wait = "50ms"
@@ -28,6 +30,7 @@ fn every_key_is_read() {
             ip: "10.0.0.1".parse().ok(),
             port: 8443,
         },
+        location: Where::Here,
         interfaces: vec!["eth0".into(), "lo".into()],
         refuse: QuicRefuse::Drop,
         target_wait: Duration::from_millis(50),
@@ -41,7 +44,7 @@ fn every_key_is_read() {
     assert_eq!(config.quic, [expected]);
     assert_eq!(
         QuicListener::keys().len(),
-        9,
+        10,
         "this test must set every key"
     );
 }
@@ -60,7 +63,7 @@ fn mistakes_are_placed_and_hinted() {
     for (line, expected) in [
         (
             "reject = \"vn\"",
-            "4:1: quic \"h3\": unknown key \"reject\" | the keys are name, address, interfaces, refuse, target_wait, interval, room, floor, mode",
+            "4:1: quic \"h3\": unknown key \"reject\" | the keys are name, address, where, interfaces, refuse, target_wait, interval, room, floor, mode",
         ),
         (
             "refuse = \"rst\"",
