@@ -86,6 +86,7 @@ mod tests {
                 "buffer_limit": 212_992,
                 "standing": true,
             }],
+            "where": "here",
             "interfaces": [],
             "refuse": "vn",
             "target_wait": "20ms",
