@@ -5,10 +5,8 @@
 //! the program that only restores the packet, and the program that restores it and calls the kernel's own
 //! socket lookup. What the guard adds to restoring the packet is printed in ns, as median and quartiles.
 //!
-//! A row is judged by a ratio, which a slower machine does not change: packets of connections by the
-//! empty program's time, SYNs by the lookup's, which no verdict on a SYN can do without. Both
-//! terms of a ratio are of one round. The benchmark fails when the median of a row's ratios is over
-//! its limit. Runs in a network namespace of its own. Needs root.
+//! The ratios by which a row is judged: packets of connections by the empty program's time, SYNs by the
+//! lookup's, which no verdict on a SYN can do without. Runs in a network namespace of its own. Needs root.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
@@ -21,6 +19,9 @@ use weir_core::timewait::{Destination, TimeWaitMode};
 use weir_kernel::NamespacePath;
 use weir_kernel::testing::run::{Bench, Stage, Subject, TimeWaitBench};
 use weir_testbed::netns::{self, Netns};
+
+mod rows;
+use rows::{Limit, end, need_root, print_constant, print_head, print_row, quartiles, wanted};
 
 const ROUNDS: usize = 41;
 const REPEAT: u32 = 200_000;
@@ -95,20 +96,8 @@ struct Row<'a> {
     limit: Limit,
 }
 
-/// The most that a row may take, in multiples of something that is measured beside it.
-#[derive(Clone, Copy)]
-enum Limit {
-    /// A run of the empty program and what the guard adds, by the run of the empty program.
-    Empty(f64),
-    /// What the guard adds, by the kernel's socket lookup.
-    Lookups(f64),
-}
-
 fn main() {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("the benchmark needs root: BPF_PROG_TEST_RUN");
-        std::process::exit(1);
-    }
+    need_root();
     netns::enter_new().expect("a network namespace of our own");
     let open = TcpListener::bind("127.0.0.1:0").expect("a listener with room");
     let full = listener_with(1);
@@ -123,23 +112,16 @@ fn main() {
     ];
     let mut bench = Bench::load(&listeners, &[]).expect("the benchmark loads");
     let rows = rows(open_port, full_port);
-    println!("what the guard adds to a packet; median of {ROUNDS} rounds of {REPEAT} packets\n");
-    println!(
-        "{:<44}{:>8}{:>16}{:>24}{:>8}",
-        "packet", "ns", "quartiles", "ratio", "limit"
-    );
+    print_head(ROUNDS, REPEAT);
     let mut missed = 0;
     let lookup = median_ns(&mut bench, &syn(open_port), |ns| {
         ns(Stage::Tc, Subject::Lookup) - ns(Stage::Tc, Subject::Rewrite)
     });
-    println!(
-        "{:<44}{lookup:>8.0}",
-        "(the kernel's socket lookup for a SYN)"
-    );
+    print_constant("(the kernel's socket lookup for a SYN)", lookup);
     let empty = median_ns(&mut bench, &syn(open_port), |ns| {
         ns(Stage::Tc, Subject::Empty)
     });
-    println!("{:<44}{empty:>8.0}", "(a run of the empty program)");
+    print_constant("(a run of the empty program)", empty);
     for row in rows.iter().filter(|row| wanted(row.name)) {
         missed += usize::from(!measure(&mut bench, row));
     }
@@ -163,19 +145,7 @@ fn main() {
             ));
         }
     }
-    if missed > 0 {
-        println!("\n{missed} over its limit");
-        std::process::exit(1);
-    }
-}
-
-/// Whether the command line has no word, or one that is in the name. cargo adds `--bench`.
-fn wanted(name: &str) -> bool {
-    let mut words = std::env::args()
-        .skip(1)
-        .filter(|word| !word.starts_with("--"))
-        .peekable();
-    words.peek().is_none() || words.any(|word| name.contains(&word))
+    end(missed);
 }
 
 fn rows(open: u16, full: u16) -> Vec<Row<'static>> {
@@ -265,21 +235,6 @@ fn measure(bench: &mut Bench, row: &Row<'_>) -> bool {
     print_row(row.name, &mut differences, &mut ratios, row.limit)
 }
 
-/// False when the median of the ratios is over the limit.
-fn print_row(name: &str, differences: &mut [f64], ratios: &mut [f64], limit: Limit) -> bool {
-    let (low, median, high) = quartiles(differences);
-    let (_, ratio, _) = quartiles(ratios);
-    let quartiles = format!("{low:.0} .. {high:.0}");
-    let (limit, unit) = match limit {
-        Limit::Empty(limit) => (limit, "empty programs"),
-        Limit::Lookups(limit) => (limit, "lookups"),
-    };
-    let verdict = if ratio <= limit { "" } else { "  OVER" };
-    let ratio_text = format!("{ratio:.2} {unit}");
-    println!("{name:<44}{median:>8.0}{quartiles:>16}{ratio_text:>24}{limit:>8.2}{verdict}");
-    ratio <= limit
-}
-
 /// What other namespaces cost: packets of weir's own, beside one that is guarded, and packets there. How many rows are over
 /// their limits.
 fn measure_namespaces() -> usize {
@@ -355,12 +310,6 @@ fn measure_timewait(bench: &mut Bench) -> bool {
         held &= print_row(name, &mut differences, &mut ratios, TIMEWAIT);
     }
     held
-}
-
-fn quartiles(values: &mut [f64]) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
-    (at(0.25), at(0.5), at(0.75))
 }
 
 fn guarded(name: &str, port: u16, establish: Establish) -> Listener {

@@ -51,8 +51,10 @@ fn main() {
         builder.obj(objects.join("guard.o"));
         let source = bpf.join("tests/bench.bpf.c");
         skeleton_of(&mut builder, &source, &bpf, &out.join("bench.skel.rs"));
-        let source = bpf.join("tests/options.bpf.c");
-        skeleton(&source, &bpf, &out.join("options.skel.rs"));
+        for name in ["datagrams", "options"] {
+            let source = bpf.join(format!("tests/{name}.bpf.c"));
+            skeleton(&source, &bpf, &out.join(format!("{name}.skel.rs")));
+        }
         build_pure(&bpf);
         if let Ok(libbpf) = std::env::var("DEP_BPF_INCLUDE") {
             println!("cargo:rustc-env=DEP_BPF_INCLUDE={libbpf}");

@@ -2,6 +2,7 @@
 //! and benchmarks of this crate have.
 
 pub mod calls;
+pub mod datagrams;
 pub mod kills;
 pub mod negotiate;
 pub mod options;

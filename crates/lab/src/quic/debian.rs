@@ -1,5 +1,5 @@
-//! A Debian 13 for servers that this machine's own release has not. It is made once and kept: delete its folder to have it
-//! made anew.
+//! A Debian 13 for servers and clients that this machine's own release has not. It is made once and kept: delete its folder
+//! to have it made anew.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,12 +11,12 @@ use crate::needs;
 const SUITE: &str = "trixie";
 /// Makes a system, with nginx in it.
 const SCRIPT: &str = "scripts/deb/rootfs";
-/// What the script does not install.
-const PACKAGES: [&str; 1] = ["haproxy"];
-/// Beside the system's root: all is installed.
-const MADE: &str = "quic-servers";
+/// What the script does not install: a server, and clients.
+const PACKAGES: [&str; 4] = ["haproxy", "curl", "ngtcp2-client", "python3-aioquic"];
+/// Beside the system's root: what is installed.
+const MADE: &str = "quic-packages";
 
-const CANNOT: &str = "cannot have the servers of Debian 13";
+const CANNOT: &str = "cannot have the QUIC servers and clients of Debian 13";
 
 /// The root folder of the system that is kept in this folder. Making it takes a minute, about 400 MB, root, mmdebstrap and
 /// Debian's archive.
@@ -26,7 +26,8 @@ const CANNOT: &str = "cannot have the servers of Debian 13";
 pub fn root(systems: &Path) -> Result<PathBuf> {
     let root = systems.join(SUITE).join("root");
     let made = systems.join(SUITE).join(MADE);
-    if made.exists() {
+    let packages = PACKAGES.join("\n");
+    if std::fs::read_to_string(&made).is_ok_and(|installed| installed == packages) {
         return root.canonicalize().context(CANNOT);
     }
     if needs::find_program("mmdebstrap").is_none() {
@@ -47,7 +48,7 @@ pub fn root(systems: &Path) -> Result<PathBuf> {
         .args(PACKAGES);
     install.env("DEBIAN_FRONTEND", "noninteractive");
     run(install)?;
-    std::fs::write(&made, "").context(format!("cannot write {}", made.display()))?;
+    std::fs::write(&made, packages).context(format!("cannot write {}", made.display()))?;
     root.canonicalize().context(CANNOT)
 }
 

@@ -1,10 +1,12 @@
-//! QUIC servers under test, on the server's CPU of a bed.
+//! QUIC servers under test, on the server's CPU of a bed, and programs that are their clients.
 //!
 //! nginx and HAProxy are those of Debian 13, because older builds speak no QUIC; [`debian`] makes the system that they run
 //! in. The quinn server is the test bed's own, whose time for a connection is known.
 
+pub mod clients;
 pub mod debian;
 mod programs;
+pub mod watch;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use super::clients::FIRST_PAGE;
 use crate::bed::Bed;
 use crate::error::{Context, Error, Result};
 use crate::{interrupt, needs};
@@ -30,6 +31,31 @@ http {
         listen PORT quic;
         ssl_certificate FOLDER/cert.pem; ssl_certificate_key FOLDER/key.pem; ssl_protocols TLSv1.3;
         ssl_session_cache off; ssl_session_tickets off;
+        location / { return 200 \"hello\\n\"; }
+    }
+}
+";
+
+/// A server of web pages by HTTP/2, which it says it has by HTTP/3 too. It ends each connection behind its first answer, so
+/// that a browser connects anew for the next page.
+const NGINX_WEB: &str = "\
+user root; daemon off; worker_processes 1; pid FOLDER/nginx.pid; error_log stderr crit;
+worker_rlimit_nofile 40000;
+events { worker_connections 16384; }
+http {
+    log_format report '$request_uri';
+    access_log off;
+    client_body_temp_path FOLDER; proxy_temp_path FOLDER; fastcgi_temp_path FOLDER;
+    uwsgi_temp_path FOLDER; scgi_temp_path FOLDER;
+    server {
+        BOTH
+        listen PORT ssl backlog=4096; http2 on;
+        keepalive_requests 1;
+        add_header Alt-Svc 'h3=\":PORT\"; ma=86400';
+        ssl_certificate FOLDER/cert.pem; ssl_certificate_key FOLDER/key.pem; ssl_protocols TLSv1.3;
+        ssl_session_cache off; ssl_session_tickets off;
+        location = /first { default_type text/html; alias FOLDER/first.html; }
+        location = /report { access_log FOLDER/reports report; return 204; }
         location / { return 200 \"hello\\n\"; }
     }
 }
@@ -64,6 +90,13 @@ impl Program {
         Program::start(bed, root, "nginx", NGINX, &["-c"])
     }
 
+    /// nginx with one worker that serves web pages over TCP, and over QUIC as well if `both`. What a browser asks below
+    /// `/report` is a line of [`Program::reports`].
+    pub fn nginx_web(bed: &Bed, root: &Path, both: bool) -> Result<Program> {
+        let quic = if both { "listen PORT quic;" } else { "" };
+        Program::start(bed, root, "nginx", &NGINX_WEB.replace("BOTH", quic), &["-c"])
+    }
+
     /// HAProxy with one thread.
     ///
     /// # Errors
@@ -95,6 +128,7 @@ impl Program {
             .context("cannot create a directory for the server")?;
         let inside = inside(root, folder.path())?;
         make_certificate(folder.path())?;
+        write(folder.path(), "first.html", FIRST_PAGE.as_bytes())?;
         let config = config
             .replace("FOLDER", &inside)
             .replace("PORT", &PORT.to_string());
@@ -119,6 +153,21 @@ impl Program {
             folder,
             shown,
         })
+    }
+
+    /// What a browser has asked below `/report` so far.
+    pub fn reports(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("reports")).unwrap_or_default()
+    }
+
+    /// Its certificate's key as Chromium wants it: base64 of the SHA-256 of the public key.
+    pub fn key_hash(&self) -> Result<String> {
+        const PIPE: &str = "openssl x509 -in cert.pem -noout -pubkey | openssl pkey -pubin -outform der \
+             | openssl dgst -sha256 -binary | openssl base64";
+        let mut shell = needs::command("sh");
+        let output = shell.args(["-c", PIPE]).current_dir(self.folder.path());
+        let output = output.output().context("cannot hash a key")?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
     /// Fails with its stderr if it has ended.
