@@ -312,6 +312,18 @@ static __always_inline void claim_resolve(const struct ledger_look *look, struct
 		claim_settle(state, claim, LEDGER_GET(claim->resolved), made, true);
 }
 
+/* Takes out the claims that `cpu` made for a socket, `owner`, which has left its slot or is about to. `own`: the caller's CPU. */
+static __always_inline void claim_forget(struct listen_state *state, u64 owner, u32 cpu, u32 own)
+{
+	struct claim *claim = &state->claim[claim_slot(cpu)];
+	u32 made = LEDGER_GET(claim->made), resolved = LEDGER_GET(claim->resolved);
+
+	/* `made` first: while the slot is its own, no other socket's claims are among them. */
+	in_order(own);
+	if (LEDGER_GET(state->socket) == owner)
+		claim_settle(state, claim, resolved, made, false);
+}
+
 static __always_inline bool claim_is_recent(const struct claim *claim, u64 now)
 {
 	u64 at_ns = LEDGER_GET(claim->at_ns);

@@ -53,8 +53,8 @@ struct {
 } counters SEC(".maps");
 
 /*
- * By a hash of the listening socket, open-addressed; a slot whose socket had no SYN for long is taken over. A power of two
- * of them, as many as user space says before it loads them.
+ * By a hash of the listening socket, open-addressed; a slot whose socket has closed, or had no SYN for long, is taken over. A
+ * power of two of them, as many as user space says before it loads them.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -64,7 +64,8 @@ struct {
 } queues SEC(".maps");
 /* Of a slot's number. Set before load. */
 const volatile u32 queues_mask = WEIR_MAX_SOCKETS - 1;
-#define QUEUE_PROBES 4
+/* Of sockets that are half as many as the slots, one in 2^16 finds no slot then. */
+#define QUEUE_PROBES 16
 #define QUEUE_IDLE_NS (30 * SECOND_NS)
 /* How many were taken, ever: one that user space does not know may have come. */
 u32 queues_taken;
@@ -229,7 +230,8 @@ static __always_inline u32 queue_number(u64 socket, u32 probe)
 	/* Sockets are allocated at least 64 bytes apart. */
 	u32 hash = (u32)(socket >> 6) * 0x9e3779b1;
 
-	return ((hash >> 16) + probe) & queues_mask;
+	/* The step differs from socket to socket, else full slots would gather in runs. It is odd, and so comes to every slot. */
+	return ((hash >> 16) + probe * (hash << 1 | 1)) & queues_mask;
 }
 _Static_assert(WEIR_MOST_SOCKETS <= 1 << 16, "a hash has so many bits");
 
@@ -262,39 +264,77 @@ static __always_inline struct listen_state *queue_known(const u64 *socket)
 }
 
 /*
- * Takes a slot for a listening socket that has none. A slot taken over keeps its claims: they are long delivered
- * and settle like any others. Returns 1 + its number; 0: all busy. Global: it is rare, and the slots' addresses would
- * be on the stack of those who ask, which before Linux 6.9 has no room for them.
+ * Whether the socket that has a slot needs it no more. One that has closed does not, though its last SYN came a moment ago: a
+ * server that is started again and again would else take the slots of half a minute, and at last find none. Its memory may be
+ * another's by now (listener.bpf.h); then, by chance, the slot stays busy until it is idle.
+ */
+static __always_inline bool queue_is_left(const struct listen_state *state, u64 owner, u64 now)
+{
+	const struct sock_common *sk = bpf_rdonly_cast((void *)owner, bpf_core_type_id_kernel(struct sock_common));
+
+	/* Signed: another CPU may have used it a tick later than `now`. */
+	return (s64)(now - state->used_ns) >= (s64)QUEUE_IDLE_NS || sk->skc_state != TCP_LISTEN;
+}
+
+/* As claim_forget(). Global: a turn of a loop is to leave nothing in registers (arrival.bpf.h). */
+__noinline int queue_forget_claims(struct listen_state *state, u64 owner, u32 cpu)
+{
+	if (state)
+		claim_forget(state, owner, cpu, bpf_get_smp_processor_id());
+	return 0;
+}
+
+/*
+ * Takes the slot that a listening socket comes to at this probe, unless that is busy. What was let in for the socket that had it
+ * holds no place of this one's. Returns 1 + its number, or 0. Global, as above.
+ */
+__noinline int queue_try(const u64 *socket, u32 probe, u64 now)
+{
+	struct listen_state *state;
+	u64 owner, winner;
+	u32 number, i;
+
+	if (!socket)
+		return 0;
+	number = queue_number(*socket, probe);
+	state = queue_numbered(number);
+	if (!state)
+		return 0;
+	owner = state->socket;
+	/* Another CPU was first a moment ago: one socket has one slot. */
+	if (owner == *socket)
+		return number + 1;
+	if (owner && !queue_is_left(state, owner, now))
+		return 0;
+	bpf_for(i, 0, nr_cpus)
+		queue_forget_claims(state, owner, i);
+	winner = __sync_val_compare_and_swap(&state->socket, owner, *socket);
+	if (winner != owner)
+		return winner == *socket ? number + 1 : 0;
+	__sync_fetch_and_add(&queues_taken, 1);
+	state->used_ns = now;
+	state->flood_until_ns = 0;
+	state->steady_next[0] = state->steady_next[1] = 0;
+	state->wait.service_ns = 0;
+	state->wait.looked_ns = 0;
+	state->stall.since_ns = state->stall.stalled = 0;
+	state->claims_stall.since_ns = state->claims_stall.stalled = 0;
+	return number + 1;
+}
+
+/*
+ * Takes a slot for a listening socket that has none. Returns 1 + its number; 0: all busy. Global: it is rare, and its registers
+ * would be on the stack of those who ask, which before Linux 6.9 has no room for them.
  */
 __noinline int queue_take(const u64 *socket, u64 now)
 {
-	if (!socket)
-		return 0;
-#pragma unroll
-	for (u32 i = 0; i < QUEUE_PROBES; i++) {
-		u32 number = queue_number(*socket, i);
-		struct listen_state *state = queue_numbered(number);
-		u64 owner, winner;
+	u32 i;
 
-		if (!state)
-			return 0;
-		owner = state->socket;
-		/* Signed: another CPU may have used it a tick later than `now`. */
-		if (owner && owner != *socket && (s64)(now - state->used_ns) < (s64)QUEUE_IDLE_NS)
-			continue;
-		winner = __sync_val_compare_and_swap(&state->socket, owner, *socket);
-		/* Another CPU was first, now or a moment ago: one socket has one slot. */
-		if (winner == *socket)
-			return number + 1;
-		if (winner != owner)
-			continue;
-		__sync_fetch_and_add(&queues_taken, 1);
-		state->used_ns = now;
-		state->wait.service_ns = 0;
-		state->wait.looked_ns = 0;
-		state->stall.since_ns = 0;
-		state->claims_stall.since_ns = 0;
-		return number + 1;
+	bpf_for(i, 0, QUEUE_PROBES) {
+		u32 slot = queue_try(socket, i, now);
+
+		if (slot)
+			return slot;
 	}
 	return 0;
 }
