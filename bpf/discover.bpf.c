@@ -69,6 +69,14 @@ static __always_inline u64 netns_of(const struct sock *sk)
 	return net ? net->net_cookie : 0;
 }
 
+/* Processes have an MPTCP socket open, and not the one of TCP behind it by which it listens. */
+static __always_inline bool is_own_listener(const struct sock *sk)
+{
+	const struct tcp_sock *tp = bpf_rdonly_cast((void *)sk, bpf_core_type_id_kernel(struct tcp_sock));
+
+	return sk->sk_protocol == IPPROTO_MPTCP || (sk->sk_protocol == IPPROTO_TCP && !is_mptcp(tp));
+}
+
 static __always_inline bool by_ip(const struct sock *sk)
 {
 	return sk->__sk_common.skc_family == AF_INET || sk->__sk_common.skc_family == AF_INET6;
@@ -100,10 +108,10 @@ int BPF_PROG(discover_state, struct sock *sk, int old, int new)
 {
 	struct listen_notice *notice;
 
-	/* A new connection begins as a copy of its listening socket, and ceases to be one as SYN_RECV. */
-	if (new != TCP_LISTEN && (old != TCP_LISTEN || new != TCP_CLOSE))
+	/* A new connection begins as a copy of its listening socket, and ceases to be one as SYN_RECV. MPTCP says LISTEN twice. */
+	if (new == old || (new != TCP_LISTEN && (old != TCP_LISTEN || new != TCP_CLOSE)))
 		return 0;
-	if (!by_ip(sk) || sk->sk_protocol != IPPROTO_TCP)
+	if (!by_ip(sk) || !is_own_listener(sk))
 		return 0;
 	notice = bpf_ringbuf_reserve(&notices, sizeof(*notice), 0);
 	if (!notice) {

@@ -1,6 +1,6 @@
 //! Listeners of all network namespaces are found, those that are there and those that come. Needs root.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
 
@@ -9,6 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, socket,
 };
+use socket2::{Domain, Protocol, Socket, Type};
 use weir_kernel::{Discovery, FoundListener, Namespace, NamespacePath, Notice};
 use weir_testbed::netns::Netns;
 use weir_testbed::{needs, netns, wait};
@@ -114,6 +115,38 @@ fn a_listener_is_told_when_it_comes_and_when_it_goes() {
     assert_eq!(notices_of(&discovery, id, 1), [ceased]);
     assert_eq!(found_in(&discovery, &[id]), []);
     assert_eq!(discovery.lost(), 0);
+}
+
+/// As Go's servers are. The kernel makes two sockets for it.
+#[test]
+fn an_mptcp_listener_is_one_whether_it_is_told_or_found() {
+    const MPTCP: i32 = 262;
+    let Some(discovery) = discovery() else { return };
+    let id = Namespace::current().unwrap();
+    let Ok(socket) = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::from(MPTCP))) else {
+        needs::skip("kernel without MPTCP");
+        return;
+    };
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
+    socket.bind(&at.into()).unwrap();
+    socket.listen(7).unwrap();
+    let found = found_in(&discovery, &[id]);
+    assert_eq!((found.len(), found[0].port), (1, 8080));
+    let [Notice::Listens(told)] = &notices_of(&discovery, id, 1)[..] else {
+        panic!("one notice of one listener")
+    };
+    let of = |one: &FoundListener| (one.socket, one.ip, one.port, one.pid);
+    assert_eq!(of(told), of(&found[0]));
+    let client = std::net::TcpStream::connect(at).unwrap();
+    let server = socket.accept().unwrap();
+    drop((client, server));
+    drop(socket);
+    let ceased = Notice::Ceased {
+        namespace: id,
+        socket: found[0].socket,
+        port: 8080,
+    };
+    assert_eq!(notices_of(&discovery, id, 1), [ceased]);
 }
 
 #[test]
