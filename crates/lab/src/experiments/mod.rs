@@ -15,7 +15,11 @@ pub mod proxy_idle;
 pub mod proxy_matrix;
 pub mod proxy_mixed;
 pub mod proxy_slow;
+pub mod quic_below;
+pub mod quic_clients;
 pub mod quic_crowd;
+pub mod quic_fallback;
+mod quic_peak;
 pub mod residence;
 pub mod saturation;
 pub mod sim;
@@ -35,6 +39,9 @@ const REGISTRY: &[&[Entry]] = &[
     pools::ENTRIES,
     residence::ENTRIES,
     quic_crowd::ENTRIES,
+    quic_clients::ENTRIES,
+    quic_fallback::ENTRIES,
+    quic_below::ENTRIES,
     crosscheck::ENTRIES,
     proxy_bench::ENTRIES,
     proxy_delay::ENTRIES,

@@ -14,10 +14,11 @@ use serde_json::{Value, json};
 use weir_testbed::quic::{Crowd, CrowdResult, Steady, SteadyResult};
 use weir_testbed::wait::Stops;
 
+use super::quic_peak::{OTHER_DESCRIPTORS, find_peak, on_clients_cpu, open_bed};
 use super::slow_servers::unless_missing;
-use crate::bed::{Bed, Layout};
+use crate::bed::Bed;
 use crate::client::new_histogram;
-use crate::error::{Error, Kind as Failure, Result};
+use crate::error::{Error, Result};
 use crate::quic::{self, Kind, PORT, Server};
 use crate::run::experiment::{
     Entry, Experiment, Flags, Program, Turn, check_seconds, chosen, parsed, word,
@@ -26,7 +27,7 @@ use crate::run::results::{
     Case, Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, add_times, parameters,
 };
 use crate::weir::Weir;
-use crate::{cpu, descriptors, interrupt};
+use crate::{descriptors, interrupt};
 
 /// The experiment.
 pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
@@ -94,10 +95,6 @@ const STEADY_EVERY: Duration = Duration::from_millis(250);
 const STEADY_LATE: Duration = Duration::from_millis(200);
 /// Share of the clients that came more than 10 ms late above which a case does not count.
 const MAX_LATE_SHARE: f64 = 0.05;
-/// Descriptors beside those of the crowd.
-const OTHER_DESCRIPTORS: f64 = 500.0;
-/// Every peak is below this, and the clients' ports and CPU end soon above it.
-const MAX_RATE_PER_S: f64 = 5_000.0;
 /// How often the wait for a crowd looks for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -173,7 +170,7 @@ impl Experiment for QuicCrowd {
         for kind in self.args.servers.clone() {
             let peak = match known(facts, kind) {
                 Some(peak) => peak,
-                None => self.find_peak(kind)?,
+                None => find_peak(kind, &self.args.systems, self.args.peak_seconds)?,
             };
             match &peak {
                 Ok(peak) => facts.insert(peak_fact(kind), Value::from(*peak)),
@@ -267,57 +264,7 @@ fn show() -> Show {
     })
 }
 
-/// The search begins here, connections/s, and goes on by this factor until the server answers less than this share.
-const FIRST_RATE_PER_S: f64 = 100.0;
-const NEXT_RATE: f64 = 1.3;
-const KEPT_UP: f64 = 0.8;
-/// The clients' patience then.
-const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
-
 impl QuicCrowd {
-    /// Answers/s of the unprotected server at its best rate, or why this machine cannot have the server.
-    fn find_peak(&self, kind: Kind) -> Result<std::result::Result<f64, String>> {
-        descriptors::allow(
-            (MAX_RATE_PER_S * SEARCH_TIMEOUT.as_secs_f64() + OTHER_DESCRIPTORS) as u64,
-        )?;
-        let (mut peak, mut rate_per_s) = (0.0, FIRST_RATE_PER_S);
-        while rate_per_s <= MAX_RATE_PER_S {
-            let answers_per_s = match self.answers_per_s(kind, rate_per_s) {
-                Ok(answers_per_s) => answers_per_s,
-                Err(error) if error.kind == Failure::Unsupported => {
-                    eprintln!("  SKIP: {}: {error}", word(&kind));
-                    return Ok(Err(error.to_string()));
-                }
-                Err(error) => return Err(error),
-            };
-            eprintln!(
-                "  {}: offered {rate_per_s:.0}/s, answered {answers_per_s:.0}/s",
-                word(&kind)
-            );
-            peak = f64::max(peak, answers_per_s);
-            if answers_per_s < KEPT_UP * rate_per_s {
-                break;
-            }
-            rate_per_s *= NEXT_RATE;
-        }
-        Ok(Ok(peak.round()))
-    }
-
-    fn answers_per_s(&self, kind: Kind, rate_per_s: f64) -> Result<f64> {
-        let bed = open_bed()?;
-        let server = Server::start(&bed, kind, &self.args.systems)?;
-        let crowd = Crowd {
-            to: quic::address(),
-            per_second: rate_per_s,
-            seconds: self.args.peak_seconds,
-            timeout: SEARCH_TIMEOUT,
-            request: Some(kind.request()),
-        };
-        let result = on_clients_cpu(&bed, || crowd.run(&bed.clients))?;
-        drop(server);
-        Ok(result.done_in_time as f64 / self.args.peak_seconds)
-    }
-
     fn sample(&self, case: &Parameters) -> Result<Sample> {
         let kind: Kind = chosen(case, "server")?;
         let guard: Guard = chosen(case, "guard")?;
@@ -417,27 +364,6 @@ impl Args {
             request: Some(kind.request()),
         }
     }
-}
-
-/// The receive work of the clients' packets, and with it weir's, is the server CPU's, as on a machine of its own.
-fn open_bed() -> Result<Bed> {
-    let bed = Bed::build(Layout::of_this_machine())?;
-    bed.server
-        .steer_receive_work("veth0", bed.layout.server_cpu)?;
-    bed.clients
-        .set_sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
-    Ok(bed)
-}
-
-fn on_clients_cpu<T: Send>(bed: &Bed, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    std::thread::scope(|scope| {
-        let on_cpu = || {
-            cpu::pin_this_thread(bed.layout.client_cpu)?;
-            work()
-        };
-        let joined = scope.spawn(on_cpu).join();
-        joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }
 
 /// Shares are of the clients; times count from a client's first Initial on.

@@ -31,8 +31,13 @@ pub enum Kind {
     Quinn,
     /// The same, which queues in its UDP socket
     QuinnSocket,
+    /// That one with a receive buffer of 1 MiB
+    #[value(name = "quinn-socket-1m")]
+    QuinnSocket1M,
     /// nginx of Debian 13, one worker
     Nginx,
+    /// The same, which serves over TCP too
+    NginxWeb,
     /// HAProxy of Debian 13, one thread
     Haproxy,
 }
@@ -46,8 +51,8 @@ impl Kind {
     /// What a client of it asks.
     pub fn request(self) -> Request {
         match self {
-            Kind::Quinn | Kind::QuinnSocket => Request::echo(b"GET /"),
-            Kind::Nginx | Kind::Haproxy => Request::http3_get_root("localhost"),
+            Kind::Quinn | Kind::QuinnSocket | Kind::QuinnSocket1M => Request::echo(b"GET /"),
+            Kind::Nginx | Kind::NginxWeb | Kind::Haproxy => Request::http3_get_root("localhost"),
         }
     }
 }
@@ -84,11 +89,13 @@ impl Server {
         };
         let mut server = match kind {
             Kind::Quinn => quinn(QuicServerKind::QueuesInside { service: SERVICE })?,
-            Kind::QuinnSocket => quinn(QuicServerKind::QueuesInSocket {
-                service: SERVICE,
-                receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
-            })?,
+            Kind::QuinnSocket => quinn(in_socket(RECEIVE_BUFFER_BYTES))?,
+            Kind::QuinnSocket1M => quinn(in_socket((1 << 20) / 2))?,
             Kind::Nginx => Server::Program(Program::nginx(bed, &debian::root(systems)?)?),
+            Kind::NginxWeb => {
+                let root = debian::root(systems)?;
+                Server::Program(Program::nginx_web(bed, &root, true)?)
+            }
             Kind::Haproxy => Server::Program(Program::haproxy(bed, &debian::root(systems)?)?),
         };
         server.await_answer(bed, kind)?;
@@ -127,6 +134,13 @@ impl Server {
             // Where nobody has the port yet, the client knows at once.
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+fn in_socket(receive_buffer_bytes: usize) -> QuicServerKind {
+    QuicServerKind::QueuesInSocket {
+        service: SERVICE,
+        receive_buffer_bytes,
     }
 }
 

@@ -36,8 +36,8 @@ http {
 }
 ";
 
-/// A server of web pages by HTTP/2, which it says it has by HTTP/3 too. It ends each connection behind its first answer, so
-/// that a browser connects anew for the next page.
+/// A server of web pages by HTTP/2, which it says it has by HTTP/3 too. It ends each TCP connection behind its first answer,
+/// so that a browser connects anew for the next page.
 const NGINX_WEB: &str = "\
 user root; daemon off; worker_processes 1; pid FOLDER/nginx.pid; error_log stderr crit;
 worker_rlimit_nofile 40000;
@@ -47,18 +47,26 @@ http {
     access_log off;
     client_body_temp_path FOLDER; proxy_temp_path FOLDER; fastcgi_temp_path FOLDER;
     uwsgi_temp_path FOLDER; scgi_temp_path FOLDER;
+    ssl_certificate FOLDER/cert.pem; ssl_certificate_key FOLDER/key.pem; ssl_protocols TLSv1.3;
+    ssl_session_cache off; ssl_session_tickets off;
+    HTTP3
     server {
-        BOTH
-        listen PORT ssl backlog=4096; http2 on;
+        listen PORT ssl; http2 on;
         keepalive_requests 1;
         add_header Alt-Svc 'h3=\":PORT\"; ma=86400';
-        ssl_certificate FOLDER/cert.pem; ssl_certificate_key FOLDER/key.pem; ssl_protocols TLSv1.3;
-        ssl_session_cache off; ssl_session_tickets off;
         location = /first { default_type text/html; alias FOLDER/first.html; }
         location = /report { access_log FOLDER/reports report; return 204; }
         location / { return 200 \"hello\\n\"; }
     }
 }
+";
+/// The same pages by HTTP/3.
+const NGINX_WEB_QUIC: &str = "\
+server {
+        listen PORT quic;
+        location = /report { access_log FOLDER/reports report; return 204; }
+        location / { return 200 \"hello\\n\"; }
+    }
 ";
 
 /// limited-quic: Debian's OpenSSL has no QUIC API that HAProxy 3.0 knows, so there is no 0-RTT.
@@ -93,8 +101,9 @@ impl Program {
     /// nginx with one worker that serves web pages over TCP, and over QUIC as well if `both`. What a browser asks below
     /// `/report` is a line of [`Program::reports`].
     pub fn nginx_web(bed: &Bed, root: &Path, both: bool) -> Result<Program> {
-        let quic = if both { "listen PORT quic;" } else { "" };
-        Program::start(bed, root, "nginx", &NGINX_WEB.replace("BOTH", quic), &["-c"])
+        let quic = if both { NGINX_WEB_QUIC } else { "" };
+        let config = NGINX_WEB.replace("HTTP3", quic);
+        Program::start(bed, root, "nginx", &config, &["-c"])
     }
 
     /// HAProxy with one thread.

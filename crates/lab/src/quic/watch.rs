@@ -135,19 +135,10 @@ mod tests {
 
     #[test]
     fn packets_of_the_server_s_port_are_seen_on_their_way() {
-        assert_eq!(
-            read(&packet(17, 9, PORT, 0)),
-            Some((true, What::Datagram))
-        );
-        assert_eq!(
-            read(&packet(17, PORT, 9, 0)),
-            Some((false, What::Datagram))
-        );
+        assert_eq!(read(&packet(17, 9, PORT, 0)), Some((true, What::Datagram)));
+        assert_eq!(read(&packet(17, PORT, 9, 0)), Some((false, What::Datagram)));
         assert_eq!(read(&packet(6, 9, PORT, 2)), Some((true, What::Syn)));
-        assert_eq!(
-            read(&packet(6, PORT, 9, 18)),
-            Some((false, What::Segment))
-        );
+        assert_eq!(read(&packet(6, PORT, 9, 18)), Some((false, What::Segment)));
         assert_eq!(read(&packet(17, 9, 53, 0)), None);
         assert_eq!(read(&packet(1, 9, PORT, 0)), None);
         assert_eq!(read(&[0x45; 5]), None);

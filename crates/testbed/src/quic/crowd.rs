@@ -85,7 +85,19 @@ impl Crowd {
     /// # Errors
     /// As [`crowd`].
     pub fn run(&self, netns: &Netns) -> Result<CrowdResult> {
-        netns.run(|| Run::new(self)?.run())
+        self.run_telling(netns, |_| {})
+    }
+
+    /// The same; `refused` hears at once of each client that a Version Negotiation packet refuses: when it began.
+    ///
+    /// # Errors
+    /// As [`crowd`].
+    pub fn run_telling(
+        &self,
+        netns: &Netns,
+        refused: impl FnMut(Instant) + Send,
+    ) -> Result<CrowdResult> {
+        netns.run(|| Run::new(self)?.run(refused))
     }
 
     fn clients(&self) -> usize {
@@ -124,7 +136,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn run(mut self) -> Result<CrowdResult> {
+    fn run(mut self, mut refused: impl FnMut(Instant)) -> Result<CrowdResult> {
         let first = Instant::now();
         self.closes = first + Duration::from_secs_f64(self.crowd.seconds);
         let mut begun = 0;
@@ -139,6 +151,11 @@ impl<'a> Run<'a> {
             let next = first + self.crowd.begins(begun);
             let next = (begun < self.crowd.clients()).then_some(next);
             for (key, news) in self.clients.turn(self.wake(next))? {
+                if let (News::Ended(End::VersionRefused), Some(begun)) =
+                    (&news, self.open.get(&key))
+                {
+                    refused(*begun);
+                }
                 self.take(key, news)?;
             }
         }

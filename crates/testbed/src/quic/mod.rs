@@ -7,12 +7,14 @@
 //! - [`server`]: [`QuicServer`], a single worker that takes some time for each new connection, and echoes;
 //! - [`client`]: [`attempt`], and the [`Connection`] that comes of it;
 //! - [`mod@crowd`]: clients that come on a schedule, whatever becomes of those before them;
+//! - [`mod@fallback`]: clients that come by TCP once QUIC has refused them;
 //! - [`steady`]: connections that are established and go on asking;
 //! - [`request`]: what a client asks on a connection, and what is an answer.
 
 pub mod client;
 mod clients;
 pub mod crowd;
+pub mod fallback;
 pub mod request;
 pub mod server;
 pub mod steady;
@@ -21,6 +23,7 @@ mod tls;
 
 pub use client::{Connection, Outcome, attempt};
 pub use crowd::{Crowd, CrowdResult, crowd};
+pub use fallback::{Door, Fallback, FallbackResult, fallback};
 pub use request::Request;
 pub use server::{QuicServer, QuicServerKind};
 pub use steady::{Steady, SteadyResult};

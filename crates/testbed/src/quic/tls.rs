@@ -44,6 +44,16 @@ pub(super) fn server_config(alpn: &[u8]) -> Result<Arc<ServerConfig>> {
 
 /// A client for which every connection is the first one: it keeps neither tickets nor tokens.
 pub(super) fn client_config(alpn: &[u8]) -> Result<ClientConfig> {
+    let tls = QuicClientConfig::try_from(web_config(alpn)?).context(CLIENT)?;
+    let mut config = ClientConfig::new(Arc::new(tls));
+    config
+        .transport_config(transport(Some(KEEP_ALIVE)))
+        .token_store(Arc::new(NoneTokenStore));
+    Ok(config)
+}
+
+/// The same over TCP.
+pub(super) fn web_config(alpn: &[u8]) -> Result<Arc<rustls::ClientConfig>> {
     let provider = provider();
     let mut tls = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&TLS13])
@@ -53,12 +63,7 @@ pub(super) fn client_config(alpn: &[u8]) -> Result<ClientConfig> {
         .with_no_client_auth();
     tls.alpn_protocols = vec![alpn.to_vec()];
     tls.resumption = Resumption::disabled();
-    let tls = QuicClientConfig::try_from(tls).context(CLIENT)?;
-    let mut config = ClientConfig::new(Arc::new(tls));
-    config
-        .transport_config(transport(Some(KEEP_ALIVE)))
-        .token_store(Arc::new(NoneTokenStore));
-    Ok(config)
+    Ok(Arc::new(tls))
 }
 
 /// Takes every certificate and signature: the servers are the test's own, and a client's CPU time is better spent on more

@@ -60,9 +60,7 @@ pub(super) fn attempt(bed: &Bed, web: &Program, patience: Duration) -> Result<En
     // Its certificate is as good as any: what is wrong with it would keep QUIC away.
     let key = web.key_hash()?;
     command.arg(format!("--ignore-certificate-errors-spki-list={key}"));
-    command.arg(format!(
-        "--host-resolver-rules=MAP {NAME} {SERVER_VETH_V4}"
-    ));
+    command.arg(format!("--host-resolver-rules=MAP {NAME} {SERVER_VETH_V4}"));
     command.arg(format!("https://{NAME}:{PORT}/first"));
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(Stdio::null());

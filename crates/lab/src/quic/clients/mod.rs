@@ -128,12 +128,14 @@ impl Clients {
             }
             Client::Aioquic => {
                 let mut command = self.chroot("python3");
-                command.arg(self.inside(AIOQUIC_PROGRAM)).args([&host, &port]);
+                command
+                    .arg(self.inside(AIOQUIC_PROGRAM))
+                    .args([&host, &port]);
                 Ok(said(run(command)?))
             }
             Client::Ngtcp2 => {
                 let mut command = self.chroot("gtlsclient");
-                command.args(["--quiet", "--exit-on-all-streams-close", &host, &port, &url]);
+                command.args(["--exit-on-all-streams-close", &host, &port, &url]);
                 Ok(exit_of(run(command)?))
             }
         }
@@ -159,7 +161,13 @@ impl Clients {
     fn curl(&self, version: &str, url: &str) -> Command {
         let mut command = self.chroot("curl");
         command.args([version, "--insecure", "--silent", "--show-error"]);
-        command.args(["--output", "/dev/null", "--write-out", "%{http_version}", url]);
+        command.args([
+            "--output",
+            "/dev/null",
+            "--write-out",
+            "%{http_version}",
+            url,
+        ]);
         command
     }
 
@@ -255,9 +263,7 @@ fn said(ran: Ran) -> End {
     let words = ran.stdout.split_once(' ');
     let known = words.and_then(|(at, how)| Some((at.parse().ok()?, how)));
     let (at, how) = match (ran.success, known) {
-        (_, Some((at, "connected"))) => {
-            (Duration::from_nanos(at), How::Served("QUIC".into()))
-        }
+        (_, Some((at, "connected"))) => (Duration::from_nanos(at), How::Served("QUIC".into())),
         (_, Some((at, reason))) => (Duration::from_nanos(at), How::GivenUp(reason.into())),
         (None, None) => (ran.at, How::OutOfPatience),
         (Some(_), None) => (ran.at, How::GivenUp(ran.stderr)),
@@ -269,12 +275,15 @@ fn said(ran: Ran) -> End {
     }
 }
 
-/// The end of a program that says nothing.
+/// The end of ngtcp2's client, which tells all that it does, and exits with 0 in any case.
 fn exit_of(ran: Ran) -> End {
-    let how = match ran.success {
-        None => How::OutOfPatience,
-        Some(true) => How::Served("QUIC".into()),
-        Some(false) => How::GivenUp(ran.stderr),
+    let all = [ran.stdout, ran.stderr].join("\n");
+    let error = all.lines().rfind(|line| line.contains("ERR_"));
+    let how = match (ran.success, error) {
+        (None, _) => How::OutOfPatience,
+        _ if all.contains(":status: 200") => How::Served("HTTP/3".into()),
+        (_, Some(error)) => How::GivenUp(error.trim().into()),
+        (_, None) => How::GivenUp("it ended without a word".into()),
     };
     End {
         at: ran.at,
