@@ -33,6 +33,7 @@
 #include "lib/netns.bpf.h"
 #include "lib/packet.h"
 #include "lib/quic.h"
+#include "lib/quic_report.bpf.h"
 #include "lib/quic_wait.h"
 #include "lib/rate.bpf.h"
 #include "lib/reply.h"
@@ -565,6 +566,8 @@ __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, st
 	if (quic_lets_in(v))
 		v = quic_judge(state, d->now, policy, priority);
 	count_for(policy, d->class, v);
+	if (!quic_lets_in(v))
+		quic_sample(state, policy, &d->client, &d->tuple, v | (d->v6 ? QUIC_SAMPLE_V6 : 0));
 	if (quic_lets_in(v) || policy->observe) {
 		attempt.first_id = d->to_hash;
 		begin(state, d, &attempt);

@@ -133,6 +133,7 @@ struct quic_state {
 	__u64 silent_ns;	/* since when no answer has come though attempts wait for one */
 	__u64 born_ns;		/* when this began */
 	__u64 floor_next;	/* when the floor has its next one, 1/16 ns (bucket.h) */
+	__u64 event_ns;		/* when a refusal was last sampled for it alone (sample.bpf.h) */
 	__u32 admitted;		/* attempts let in, ever; wraps; atomic */
 	__u32 answered;		/* the newest of them that the server has answered; wraps */
 	__u32 excused;		/* of those after it, the ones that the server has sent a Retry; atomic */
@@ -140,6 +141,24 @@ struct quic_state {
 	__u32 buffer;		/* bytes in its receive buffer at the last attempt */
 	__u32 buffer_limit;	/* and how many may be there */
 };
-_Static_assert(sizeof(struct quic_state) == 88, "no holes");
+_Static_assert(sizeof(struct quic_state) == 96, "no holes");
+
+/* A refused attempt, sampled: for `weir why`, `weir events` and the log. */
+struct quic_event {
+	__u32 at_ms;		/* bpf_ktime_get_ns() in ms, the low 32 bits */
+	__u32 saddr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
+	__u32 daddr[4];
+	__u16 sport;		/* host order */
+	__u16 dport;
+	__u16 listener;		/* counters index */
+	__u8 verdict;		/* enum quic_verdict */
+	__u8 observe;
+	__u32 pending;		/* attempts that were let in and not answered */
+	__u32 wait_us;		/* how long it would have waited; 0: not known, or none waits */
+	__u32 buffer;		/* bytes in the receive buffer, it not among them */
+	__u32 buffer_limit;	/* and how many may be there */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct quic_event) == 64, "one cache line");
 
 #endif

@@ -11,17 +11,10 @@
 #include "lib/export.bpf.h"
 #include "lib/kernel.h"
 #include "lib/reply.h"
+#include "lib/sample.bpf.h"
 #include "lib/state.bpf.h"
 
 EXPORT_TYPE(struct, guard_event);
-
-/* Between two sampled events of one queue or class that are its own: 20 a second. */
-#define EVENT_EVERY_NS 50000000ULL
-/* Between two that all of them share: 1000 a second, and 1000 at once after a pause. */
-#define EVENT_SHARED_EVERY_NS 1000000ULL
-#define EVENT_SHARED_BURST_NS (1000 * EVENT_SHARED_EVERY_NS)
-/* How often a CPU tries for one that others want too. One of them has it each time. */
-#define EVENT_TRIES 16
 
 /* What each kind of RST says when `reason` is on (RFC 1122, Section 4.2.2.12). REASON_LEN characters each. */
 static const char reason_full[REASON_LEN + 1] = "server overloaded: queue is full";
@@ -151,38 +144,6 @@ static __always_inline int reset_both(struct __sk_buff *skb, const struct packet
 		return TC_DROP;
 	sum_headers(skb, packet);
 	return PASS;
-}
-
-/* Takes one of the samples that all queues and classes share, if one is due. Global, as class_of(). */
-__noinline int shared_sample_due(u64 now)
-{
-	u32 i;
-
-	/* A CPU that is faster has this one, and there may be another. */
-	bpf_for(i, 0, EVENT_TRIES) {
-		u64 due = *(volatile u64 *)&sample_next_ns;
-		u64 at = due + EVENT_SHARED_BURST_NS > now ? due : now - EVENT_SHARED_BURST_NS;
-
-		if (at > now)
-			return 0;
-		if (__sync_val_compare_and_swap(&sample_next_ns, due, at + EVENT_SHARED_EVERY_NS) == due)
-			return 1;
-	}
-	return 0;
-}
-
-/*
- * Whether a refusal is to be sampled. `own` is when its queue or class last had a sample of its own: so a flood at one
- * does not take the samples of another. Below 1000 refusals a second each is sampled, whichever CPUs refuse at once.
- */
-static __always_inline bool sample_due(u64 *own, u64 now)
-{
-	if (now - *own >= EVENT_EVERY_NS) {
-		*own = now;
-		return true;
-	}
-	/* Most refusals of a flood end here: a loop costs 18 ns, also one that is left at once, and the call is saved. */
-	return *(volatile u64 *)&sample_next_ns <= now && shared_sample_due(now);
 }
 
 /* Fills an event in; the caller has seen to it that there are few. NULL: the ring is full. */

@@ -104,13 +104,6 @@ struct {
 	__uint(max_entries, 256 * 1024);
 } events SEC(".maps");
 
-/*
- * When the next sample that all queues and classes share is due (act.bpf.h). Every refusal reads it, and few write
- * it: it has a cache line of its own.
- */
-u64 sample_next_ns __attribute__((aligned(64)));
-u64 sample_pad[7];
-
 static __always_inline const struct policy *policy_in_force(void)
 {
 	return &policies[*(volatile u32 *)&active & 1];

@@ -73,9 +73,12 @@ pub struct Event {
     pub kind: String,
     /// What happened, in a sentence
     pub text: String,
-    /// The listener
+    /// The listener, or the QUIC listener: protocol says which
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listener: Option<String>,
+    /// Of a QUIC listener: quic, which runs over UDP. Absent: TCP
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
     /// The container, unit, pod or network namespace in which the listener is guarded (`where`); absent in weir's own
     /// namespace, but for workload_on and workload_off
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,14 +124,20 @@ pub struct Episode {
     pub turned_away: u64,
     /// Connections let in since the episode began
     pub let_in: u64,
-    /// The longest wait for accept() that was read, in microseconds
+    /// The longest wait for accept() that was read, in microseconds; of a QUIC listener for the server's answer
     pub peak_wait_us: u64,
-    /// The longest listen queue that was read
+    /// The longest listen queue that was read; of a QUIC listener 0, which has none
     pub peak_queue_length: u32,
-    /// The limit of the listen queue
+    /// The limit of the listen queue; likewise
     pub queue_limit: u32,
-    /// The most half-open connections that were read
+    /// The most half-open connections that were read; likewise
     pub peak_half_open: u32,
+    /// Of a QUIC listener: the most connection attempts that were not answered
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_pending: Option<u32>,
+    /// Of a QUIC listener: the largest share of the receive buffer of a server's socket that was taken, 0 to 1
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_buffer: Option<f64>,
     /// Classes that the controller has held meanwhile, each with its lowest rate in connections/s
     #[serde(default)]
     pub held: BTreeMap<String, f64>,
@@ -167,14 +176,23 @@ pub struct Refusal {
     pub destination: String,
     /// What weir decided; `weir explain VERDICT` says what to do about it
     pub verdict: String,
-    /// Connections that waited for accept() then; null: weir did not look, because a rate decided
+    /// Connections that waited for accept() then; null: weir did not look, because a rate decided, or it was a QUIC listener
     pub queue_length: Option<u32>,
     /// The limit of the listen queue; null likewise
     pub queue_limit: Option<u32>,
     /// Half-open connections then; null likewise
     pub half_open: Option<u32>,
-    /// The wait that the connection would have had, in microseconds; null likewise
+    /// The wait that the connection would have had, in microseconds; null: weir did not look, because a rate decided, or did not know it
     pub wait_us: Option<u64>,
+    /// Of a QUIC listener: connection attempts that weir had let in then and that the server had not answered
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<u32>,
+    /// Of a QUIC listener: bytes in the receive buffer of the server's socket then
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer: Option<u32>,
+    /// Of a QUIC listener: how many bytes that receive buffer may have
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer_limit: Option<u32>,
 }
 
 /// Why an address was refused, from what is kept.

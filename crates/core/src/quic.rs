@@ -164,6 +164,13 @@ pub struct QuicSocket {
     pub standing: bool,
 }
 
+impl QuicSocket {
+    /// The share of the receive buffer that was taken, 0 to 1.
+    pub fn fullness(&self) -> f64 {
+        f64::from(self.buffer) / f64::from(self.buffer_limit.max(1))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

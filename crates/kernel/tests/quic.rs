@@ -2,15 +2,17 @@
 //! root). The seed is printed; set WEIR_SEED to run one again.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::time::{Duration, Instant};
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 use weir_core::class::{BucketLimit, Class, OTHER, OverRate};
 use weir_core::listener::{ListenAddress, Mode};
 use weir_core::quic::{QuicListener, QuicRefuse, QuicVerdict};
+use weir_core::refusals::Seen;
 use weir_kernel::testing::quic::{CQuicWait, read};
-use weir_kernel::{Around, Guard, Quic};
+use weir_kernel::{Around, Guard, Quic, monotonic};
 use weir_models::quic::{LongPacket, NO_VERSION, PacketKind, QuicRule, QuicWait};
 use weir_testbed::{needs, netns};
 
@@ -341,6 +343,76 @@ fn in_observe_mode_all_pass_and_are_counted() {
     let judged = world.quic.judge_in(&sent).unwrap();
     assert_eq!((judged.action, judged.frame), (PASS, sent));
     assert_eq!(world.count(QuicVerdict::QuicVnRoom), 1);
+}
+
+#[test]
+fn a_refused_attempt_is_told_once_with_its_client_and_what_was_seen() {
+    if !as_root() {
+        return;
+    }
+    for (v6, observe) in [(false, false), (true, false), (true, true)] {
+        let world = World::new(|listener| {
+            if observe {
+                listener.mode = Mode::Observe;
+            }
+        });
+        let send = |from: u8| {
+            let attempt = frame(v6, &initial(&[1; 8], &[from; 4], 1200));
+            world.quic.judge_in(&attempt).unwrap();
+        };
+        send(1);
+        assert_eq!(world.quic.refusals().unwrap(), [], "it was let in");
+        world.fill();
+        let before = monotonic();
+        send(2);
+        // What follows it is no second refusal.
+        send(2);
+        let told = world.quic.refusals().unwrap();
+        let [refusal] = told.as_slice() else {
+            panic!("{told:?}");
+        };
+        let ip: IpAddr = match v6 {
+            true => Ipv6Addr::LOCALHOST.into(),
+            false => Ipv4Addr::LOCALHOST.into(),
+        };
+        assert_eq!(refusal.source, (ip, CLIENT).into());
+        assert_eq!(refusal.destination, (ip, PORT).into());
+        assert_eq!((&*refusal.listener, refusal.observe), ("h3", observe));
+        assert_eq!(refusal.reason, QuicVerdict::QuicVnRoom.into());
+        assert!(refusal.at + Duration::from_millis(1) >= before && refusal.at <= monotonic());
+        let socket = world.quic.sockets("h3").unwrap()[0];
+        let seen = Seen::Quic {
+            pending: 1,
+            // The server has answered nobody.
+            wait: None,
+            buffer: socket.buffer,
+            buffer_limit: socket.buffer_limit,
+        };
+        assert_eq!(refusal.seen, seen);
+        assert!(socket.buffer > 0);
+        assert_eq!(world.quic.refusals().unwrap(), [], "each is told once");
+    }
+}
+
+#[test]
+fn of_a_flood_a_bounded_sample_is_told() {
+    if !as_root() {
+        return;
+    }
+    let world = World::new(|listener| listener.refuse = QuicRefuse::Drop);
+    world.fill();
+    let sent = 4_000u32;
+    let begun = Instant::now();
+    for number in 0..sent {
+        let attempt = frame(false, &initial(&[1; 8], &number.to_be_bytes(), 1200));
+        world.quic.judge_in(&attempt).unwrap();
+    }
+    let took = begun.elapsed().as_secs_f64();
+    let told = world.quic.refusals().unwrap().len();
+    assert_eq!(world.count(QuicVerdict::QuicDroppedRoom), u64::from(sent));
+    // A burst of 1000, then 1000 a second of all and 20 of each socket.
+    let most = 1000.0 + 1020.0 * took + 2.0;
+    assert!(told >= 1000 && told as f64 <= most, "{told} in {took} s");
 }
 
 #[test]

@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::Refusal;
-use crate::verdict::Counters;
+use super::{Refusal, Tally};
 
 /// Minutes for which refusals are kept.
 pub const MINUTES: u64 = 60;
@@ -37,7 +36,7 @@ pub struct Memory {
 #[derive(Debug, Clone, Default)]
 pub struct Minute {
     /// Refusals by verdict.
-    pub refused: Counters,
+    pub refused: Tally,
     /// Of these, those that were not sampled.
     pub unsampled: u64,
     /// Samples.
@@ -125,8 +124,8 @@ impl Memory {
     }
 
     /// Notes refusals that were counted until now, by verdict, and how many of them were not sampled.
-    pub fn count(&mut self, now: Duration, refused: &Counters, unsampled: u64) {
-        if refused.0.iter().all(|n| *n == 0) && unsampled == 0 {
+    pub fn count(&mut self, now: Duration, refused: &Tally, unsampled: u64) {
+        if refused.sum() == 0 && unsampled == 0 {
             return;
         }
         let minute = self.minutes.entry(minute_of(now)).or_default();
@@ -154,7 +153,7 @@ impl Memory {
         let is_like = |kept: &&mut Kept| {
             let last = &kept.last;
             last.listener == refusal.listener
-                && last.verdict == refusal.verdict
+                && last.reason == refusal.reason
                 && last.observe == refusal.observe
         };
         let new = Kept {
@@ -263,7 +262,9 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::Seen;
     use super::*;
+    use crate::quic::QuicVerdict;
     use crate::verdict::Verdict;
 
     fn refusal(at_s: u64, address: u32) -> Refusal {
@@ -271,13 +272,15 @@ mod tests {
             at: Duration::from_secs(at_s),
             listener: "web".into(),
             class: None,
-            verdict: Verdict::SynResetFull,
+            reason: Verdict::SynResetFull.into(),
             source: SocketAddr::from((Ipv4Addr::from_bits(address), 4000)),
             destination: "192.0.2.1:80".parse().unwrap(),
-            queue_length: 4,
-            half_open: 0,
-            queue_limit: 4,
-            wait: Duration::from_millis(10),
+            seen: Seen::Queue {
+                length: 4,
+                half_open: 0,
+                limit: 4,
+                wait: Duration::from_millis(10),
+            },
             observe: false,
         }
     }
@@ -356,13 +359,13 @@ mod tests {
         fn what_is_kept_is_bounded_and_nothing_is_lost_uncounted(
             steps in prop::collection::vec((0_u64..300, 0_u32..60, 0_usize..6), 1..400), room in 1_usize..60,
         ) {
-            let verdicts = [Verdict::SynResetFull, Verdict::SynResetWait, Verdict::SynDroppedFull,
-                Verdict::SynDroppedWait, Verdict::AckResetFull, Verdict::AckResetWait];
+            let reasons = [Verdict::SynResetFull.into(), Verdict::SynResetWait.into(), Verdict::SynDroppedFull.into(),
+                Verdict::AckResetWait.into(), QuicVerdict::QuicVnWait.into(), QuicVerdict::QuicVnRoom.into()];
             let mut memory = Memory::with_most(Duration::ZERO, 9, room);
             let (mut at, mut sampled) = (0, 0);
-            for (more, source, verdict) in steps {
+            for (more, source, reason) in steps {
                 at += more;
-                let refusal = Refusal { verdict: verdicts[verdict], ..refusal(at, source) };
+                let refusal = Refusal { reason: reasons[reason], ..refusal(at, source) };
                 keep(&mut memory, &refusal);
                 sampled += 1;
                 let kept: usize = memory.minutes.values()

@@ -4,12 +4,14 @@
 //! Both are fed with *sampled* refusals. Each has a weight: how many refusals it stands for.
 
 mod memory;
+mod reason;
 mod share;
 mod source;
 mod top;
 
 pub use ipnet::IpNet;
 pub use memory::{KEPT_REFUSALS, Kept, MINUTES, Memory, Minute, Network, PER_SOURCE};
+pub use reason::{Protocol, Reason, Tally, Who};
 pub use share::{Batch, Share};
 pub use source::network_of;
 pub use top::{TopSource, TopSources};
@@ -30,33 +32,66 @@ pub struct Refusal {
     /// The class's name; `None`: the listener has no classes.
     pub class: Option<Arc<str>>,
     /// What was decided.
-    pub verdict: Verdict,
+    pub reason: Reason,
     /// Client.
     pub source: SocketAddr,
     /// Server.
     pub destination: SocketAddr,
-    /// Connections that waited for accept().
-    pub queue_length: u32,
-    /// Handshakes under way.
-    pub half_open: u32,
-    /// The queue's limit.
-    pub queue_limit: u32,
-    /// Estimated wait in the queue.
-    pub wait: Duration,
+    /// What the guard looked at.
+    pub seen: Seen,
     /// Observed only: the packet passed.
     pub observe: bool,
 }
 
-impl Refusal {
-    /// Whether the guard looked at the queue; a rate decides before that.
-    pub fn knows_queue(&self) -> bool {
-        !matches!(
-            self.verdict,
+/// What the guard saw of the server when it refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing: a rate decides before.
+    Nothing,
+    /// A listen queue.
+    Queue {
+        /// Connections that waited for accept().
+        length: u32,
+        /// Handshakes under way.
+        half_open: u32,
+        /// The queue's limit.
+        limit: u32,
+        /// Estimated wait in the queue.
+        wait: Duration,
+    },
+    /// A socket of a QUIC server.
+    Quic {
+        /// Attempts that were let in and not answered.
+        pending: u32,
+        /// How long the attempt would have waited for its answer; `None`: not known, or none waits.
+        wait: Option<Duration>,
+        /// Bytes in the receive buffer.
+        buffer: u32,
+        /// Bytes that may be there.
+        buffer_limit: u32,
+    },
+}
+
+impl Seen {
+    /// The same, where the verdict says whether the guard looked at the queue.
+    pub fn at(self, verdict: Verdict) -> Seen {
+        match verdict {
             Verdict::SynDroppedRate
-                | Verdict::SynResetRate
-                | Verdict::SynDroppedHeld
-                | Verdict::SynResetHeld
-        )
+            | Verdict::SynResetRate
+            | Verdict::SynDroppedHeld
+            | Verdict::SynResetHeld => Seen::Nothing,
+            _ => self,
+        }
+    }
+}
+
+impl Refusal {
+    /// Which listener refused.
+    pub fn who(&self) -> Who {
+        Who {
+            protocol: self.reason.protocol(),
+            name: self.listener.clone(),
+        }
     }
 }
 

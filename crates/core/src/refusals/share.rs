@@ -1,49 +1,48 @@
 //! How many refusals a sample stands for, and how many no sample stands for itself.
 
-use crate::verdict::{Counters, Verdict};
-
-use super::turns_away;
+use super::{Reason, Tally};
 
 /// Refusals of one listener: the counters that the guard keeps of all of them, beside the samples.
 #[derive(Debug, Clone, Default)]
 pub struct Share {
-    refused: Counters,
-    sampled: Counters,
+    refused: Tally,
+    sampled: Tally,
     /// Refusals that were not sampled, as far as is known.
-    unsampled: Counters,
+    unsampled: Tally,
     /// Refusals that samples stand for.
-    weighed: Counters,
+    weighed: Tally,
 }
 
 /// What has come since the last look.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Batch {
-    /// Refusals; of verdicts that turn nobody away 0.
-    pub refused: Counters,
+    /// Refusals.
+    pub refused: Tally,
     /// Refusals that were not sampled.
     pub unsampled: u64,
     /// How many refusals each sample of a verdict stands for, 1 or more.
-    weights: Counters,
-    samples: Counters,
+    weights: Tally,
+    samples: Tally,
 }
 
 impl Batch {
     /// The weight of each sample with this verdict; 1 of one that was not among them.
-    pub fn weight(&self, verdict: Verdict) -> f64 {
-        match self.samples.get(verdict) {
+    pub fn weight(&self, reason: Reason) -> f64 {
+        match self.samples.get(reason) {
             0 => 1.0,
-            samples => self.weights.get(verdict).max(samples) as f64 / samples as f64,
+            samples => self.weights.get(reason).max(samples) as f64 / samples as f64,
         }
     }
 }
 
 impl Share {
-    /// Takes in the counters since the listener is guarded, and the samples since the last call. Read the counters first:
+    /// Takes in the refusals since the listener is guarded, and the samples since the last call. Read the counters first:
     /// the guard counts a refusal before it samples it, so that a sample that is missing is one that was not taken.
-    pub fn take(&mut self, counters: &Counters, samples: &Counters) -> Batch {
-        let refused = only_turned_away(counters);
-        let is_less = |(new, old): (&u64, &u64)| new < old;
-        if refused.0.iter().zip(&self.refused.0).any(is_less) {
+    pub fn take(&mut self, refused: &Tally, samples: &Tally) -> Batch {
+        if refused
+            .rows()
+            .any(|(reason, new)| new < self.refused.get(reason))
+        {
             // The listener was away and began anew.
             *self = Share::default();
         }
@@ -51,31 +50,24 @@ impl Share {
             samples: *samples,
             ..Batch::default()
         };
-        for (i, new) in refused.0.iter().enumerate() {
-            batch.refused.0[i] = new - self.refused.0[i];
-            self.sampled.0[i] += samples.0[i];
+        for (reason, new) in refused.rows() {
+            let samples = samples.get(reason);
+            *batch.refused.get_mut(reason) = new - self.refused.get(reason);
+            *self.sampled.get_mut(reason) += samples;
             // Samples may be ahead of the counters, so that it only grows.
-            let unsampled = new.saturating_sub(self.sampled.0[i]);
-            let more = unsampled.saturating_sub(self.unsampled.0[i]);
-            self.unsampled.0[i] += more;
+            let unsampled = new.saturating_sub(self.sampled.get(reason));
+            let more = unsampled.saturating_sub(self.unsampled.get(reason));
+            *self.unsampled.get_mut(reason) += more;
             batch.unsampled += more;
-            if samples.0[i] > 0 {
-                let due = new.saturating_sub(self.weighed.0[i]).max(samples.0[i]);
-                batch.weights.0[i] = due;
-                self.weighed.0[i] += due;
+            if samples > 0 {
+                let due = new.saturating_sub(self.weighed.get(reason)).max(samples);
+                *batch.weights.get_mut(reason) = due;
+                *self.weighed.get_mut(reason) += due;
             }
         }
-        self.refused = refused;
+        self.refused = *refused;
         batch
     }
-}
-
-fn only_turned_away(counters: &Counters) -> Counters {
-    let mut refused = Counters::default();
-    for (row, n) in counters.rows().filter(|(row, _)| turns_away(row.verdict)) {
-        refused.0[row.verdict as usize] = n;
-    }
-    refused
 }
 
 #[cfg(test)]
@@ -83,11 +75,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::quic::QuicVerdict;
+    use crate::verdict::Verdict;
 
-    fn of(verdict: Verdict, n: u64) -> Counters {
-        let mut counters = Counters::default();
-        counters.0[verdict as usize] = n;
-        counters
+    fn of(verdict: impl Into<Reason>, n: u64) -> Tally {
+        Tally::of([(verdict.into(), n)].into_iter())
     }
 
     #[test]
@@ -95,19 +87,27 @@ mod tests {
         let mut share = Share::default();
         let verdict = Verdict::SynResetFull;
         let batch = share.take(&of(verdict, 10), &of(verdict, 2));
-        assert_eq!((batch.weight(verdict), batch.unsampled), (5.0, 8));
+        assert_eq!((batch.weight(verdict.into()), batch.unsampled), (5.0, 8));
         assert_eq!(batch.refused, of(verdict, 10));
         // What no sample has stood for yet, the next one does.
         assert_eq!(share.take(&of(verdict, 13), &of(verdict, 0)).unsampled, 3);
         let batch = share.take(&of(verdict, 14), &of(verdict, 1));
-        assert_eq!((batch.weight(verdict), batch.unsampled), (4.0, 0));
+        assert_eq!((batch.weight(verdict.into()), batch.unsampled), (4.0, 0));
     }
 
     #[test]
     fn a_connection_that_was_let_in_is_no_refusal() {
         let mut share = Share::default();
-        let batch = share.take(&of(Verdict::SynAdmitted, 9), &Counters::default());
+        let batch = share.take(&of(Verdict::SynAdmitted, 9), &Tally::default());
         assert_eq!(batch, Batch::default());
+    }
+
+    #[test]
+    fn a_quic_listener_s_samples_weigh_as_those_of_any_other() {
+        let (room, wait) = (QuicVerdict::QuicVnRoom, QuicVerdict::QuicVnWait);
+        let counted = Tally::of([(room.into(), 4), (wait.into(), 30)].into_iter());
+        let batch = Share::default().take(&counted, &of(wait, 3));
+        assert_eq!((batch.weight(wait.into()), batch.unsampled), (10.0, 31));
     }
 
     proptest! {
@@ -131,7 +131,7 @@ mod tests {
                 let batch = share.take(&of(verdict, counted), &of(verdict, of_these));
                 missed += batch.unsampled;
                 sampled += of_these;
-                weight += batch.weight(verdict) * of_these as f64;
+                weight += batch.weight(verdict.into()) * of_these as f64;
             }
             let batch = share.take(&of(verdict, counted + waiting), &of(verdict, 0));
             missed += batch.unsampled;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_core::refusals::Refusal;
+use weir_core::refusals::{Refusal, Seen};
 use weir_core::verdict::VERDICTS;
 
 use super::skel::types::guard_event;
@@ -37,17 +37,21 @@ impl Names {
     /// listener that is gone.
     pub(super) fn refusal(&self, event: &guard_event, now_ns: u64) -> Option<(Namespace, Refusal)> {
         let (namespace, listener) = self.listeners.get(&event.listener)?;
+        let verdict = VERDICTS.get(usize::from(event.verdict))?.verdict;
+        let queue = Seen::Queue {
+            length: event.queue_length,
+            half_open: event.half_open,
+            limit: event.queue_limit,
+            wait: Duration::from_micros(event.wait_us.into()),
+        };
         let refusal = Refusal {
             at: when(event.at_ms, now_ns),
             listener: listener.clone(),
             class: self.classes.get(&event.class).cloned(),
-            verdict: VERDICTS.get(usize::from(event.verdict))?.verdict,
+            reason: verdict.into(),
             source: SocketAddr::new(address(event.saddr), event.sport),
             destination: SocketAddr::new(address(event.daddr), event.dport),
-            queue_length: event.queue_length,
-            half_open: event.half_open,
-            queue_limit: event.queue_limit,
-            wait: Duration::from_micros(event.wait_us.into()),
+            seen: queue.at(verdict),
             observe: event.observe != 0,
         };
         Some((*namespace, refusal))
@@ -55,7 +59,7 @@ impl Names {
 }
 
 /// The time of which `at_ms` has the low 32 bits, at most 49 days ago.
-fn when(at_ms: u32, now_ns: u64) -> Duration {
+pub(crate) fn when(at_ms: u32, now_ns: u64) -> Duration {
     let now_ms = now_ns / 1_000_000;
     let age_ms = (now_ms as u32).wrapping_sub(at_ms);
     // A clock that was read first may be a millisecond behind.

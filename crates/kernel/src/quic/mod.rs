@@ -1,6 +1,7 @@
 //! The guard of QUIC servers (bpf/quic.bpf.c): loading, attaching, policies and counters.
 
 mod elsewhere;
+mod events;
 mod load;
 mod places;
 pub(crate) mod skel;
@@ -8,12 +9,14 @@ pub(crate) mod skel;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::write_volatile;
+use std::sync::Arc;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags};
 use weir_core::abi;
 use weir_core::class::OwnerId;
 use weir_core::quic::{QUIC_VERDICTS, QuicCounters, QuicListener, QuicSocket};
+use weir_core::refusals::Refusal;
 
 use weir_core::workload::Where;
 
@@ -23,12 +26,12 @@ use crate::guard::ClassMaps;
 use crate::guard::attach::{Hook, is_on_device, link, link_header_len};
 use crate::guard::chain::Rank;
 use crate::namespace::Namespace;
-use crate::object::{Plain, percpu, plain};
+use crate::object::{Plain, drain, percpu, plain};
 use elsewhere::Elsewhere;
 use load::{Bare, Programs};
 use places::{Numbers, places_of};
 use skel::QuicSkel;
-use skel::types::{quic_counters, quic_place, quic_policy, quic_server, quic_state};
+use skel::types::{quic_counters, quic_event, quic_place, quic_policy, quic_server, quic_state};
 
 plain!(
     quic_counters,
@@ -265,6 +268,25 @@ impl Quic {
             sockets.extend(state.and_then(|state| report(&state, now)));
         }
         Ok(sockets)
+    }
+
+    /// Sampled refusals since the last call (bounded by the ring's size; those that find it full are lost).
+    ///
+    /// # Errors
+    /// The ring cannot be read.
+    pub fn refusals(&self) -> Result<Vec<Refusal>> {
+        let names = self.slots.iter();
+        let names: BTreeMap<u16, Arc<str>> = names
+            .map(|(name, &slot)| (slot, name.as_str().into()))
+            .collect();
+        let (mut refusals, now) = (Vec::new(), now_ns());
+        drain(&self.skel.maps.quic_events, |event: quic_event| {
+            // One of a listener that is gone is nobody's.
+            let listener = names.get(&event.listener).cloned();
+            refusals.extend(listener.and_then(|name| events::refusal(&event, name, now)));
+        })
+        .map_err(of_libbpf("read the sampled refusals of QUIC"))?;
+        Ok(refusals)
     }
 
     /// The sockets that the programs remember of the listener with this slot.

@@ -20,8 +20,8 @@ use crate::failure::{Failure, Result};
 use crate::host::clock::unix_ms;
 
 pub use build::{
-    backend, class_changed, decision, episode, left_out, plain, refusal, refusal_report,
-    reload_outcome, sight,
+    backend, class_changed, decision, episode, left_out, plain, quic_episode, refusal,
+    refusal_report, reload_outcome, sight,
 };
 use file::EventFile;
 

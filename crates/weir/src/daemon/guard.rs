@@ -178,7 +178,8 @@ impl Start {
         service.told = service.session.warnings_apart();
         // Whatever is refused from now on is seen as new.
         if let Some(glances) = service.glances(Instant::now()) {
-            service.overload.tell(glances.all(), &[], &[], &events);
+            let (all, quic) = (glances.all(), &glances.quic);
+            service.overload.tell(all, quic, &[], &[], &events);
         }
         let control = Some(Box::new(self.claim) as Box<dyn ControlSocket>);
         Ok(Daemon {
@@ -474,20 +475,29 @@ impl<B: Backend> GuardService<B> {
         let Some(glances) = self.glances(now) else {
             return;
         };
-        let refusals = self.session.refusals().map(|refusals| {
-            let named = |(at, refusal)| self.elsewhere.named(at, refusal);
-            refusals.into_iter().map(named).collect::<Vec<Refusal>>()
-        });
+        let refusals = self.sampled();
         let samples = refusals.as_deref().unwrap_or_default();
         let (all, own) = (glances.all(), glances.own());
-        self.overload.tell(all, samples, &held, &self.events);
+        self.overload
+            .tell(all, &glances.quic, samples, &held, &self.events);
         match &refusals {
-            Ok(refusals) => self.refusals.take(all, refusals, &self.events),
+            Ok(refusals) => self
+                .refusals
+                .take(&glances.counted(), refusals, &self.events),
             Err(failure) => tracing::debug!("refusals cannot be read: {failure}"),
         }
         self.profiles
             .take(self.session.asked(), own, &self.refusals);
         self.follow_sight(own, now);
+    }
+
+    /// The refusals that were sampled since the last call, of all listeners.
+    fn sampled(&mut self) -> Result<Vec<Refusal>> {
+        let refusals = self.session.refusals()?;
+        let named = |(at, refusal)| self.elsewhere.named(at, refusal);
+        let mut all: Vec<Refusal> = refusals.into_iter().map(named).collect();
+        all.extend(self.quic.refusals()?);
+        Ok(all)
     }
 
     fn control(&mut self, now: Instant) {

@@ -1,6 +1,9 @@
 //! The log of overload: a line when a listener begins to turn connections away, now and then while it lasts, and when
 //! it has ended. [`weir_core::overload`] decides; here the listeners are read.
 
+mod line;
+mod quic;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -8,14 +11,18 @@ use weir_api::Event;
 use weir_core::forecast::{Forecast, Would};
 use weir_core::listener::Mode;
 use weir_core::overload::{Budget, Cause, Change, Episode, Reading, Tracker, Waits, turned_away};
-use weir_core::refusals::Refusal;
+use weir_core::refusals::{Protocol, Refusal, Seen};
 use weir_core::units::{about_duration, about_rate};
 use weir_core::verdict::Counters;
 
 use crate::daemon::events::{self, Events};
+use crate::daemon::quic::QuicGlance;
 use crate::daemon::session::Glance;
 use crate::failure::Result;
 use crate::show::describe;
+
+use line::Line;
+use quic::QuicFollowed;
 
 /// Time between two looks while connections come. It is also how coarse the peaks are.
 const BUSY: Duration = Duration::from_millis(250);
@@ -31,6 +38,7 @@ pub struct OverloadLog {
     looked: Instant,
     due: Instant,
     listeners: BTreeMap<String, Followed>,
+    quic: BTreeMap<String, QuicFollowed>,
     budget: Budget,
     /// Sum of all counters at the last look.
     counted: u64,
@@ -101,14 +109,21 @@ impl Followed {
             self.waits.add(wait);
         }
         // A queue may fill and drain between two looks: what the guard saw as it refused is among the peaks.
-        let queued = || samples.iter().filter(|sample| sample.knows_queue());
-        let peak = |now: u32, of: fn(&Refusal) -> u32| {
-            let seen = queued().map(|sample| of(sample)).max();
-            seen.unwrap_or_default().max(now)
-        };
-        let queue_length = peak(glance.queue_length, |sample| sample.queue_length);
-        let half_open = peak(glance.half_open, |sample| sample.half_open);
-        let refused_at = queued().map(|sample| sample.wait).max();
+        let (mut queue_length, mut half_open) = (glance.queue_length, glance.half_open);
+        let mut refused_at = None;
+        for sample in samples {
+            if let Seen::Queue {
+                length,
+                half_open: under_way,
+                wait,
+                ..
+            } = sample.seen
+            {
+                queue_length = queue_length.max(length);
+                half_open = half_open.max(under_way);
+                refused_at = refused_at.max(Some(wait));
+            }
+        }
         self.waits.refused_at(refused_at.unwrap_or_default());
         let wait = refused_at.max(glance.wait);
         let mut lines = Vec::new();
@@ -178,13 +193,12 @@ impl Followed {
     }
 }
 
-/// A line of the log.
-#[derive(Debug, PartialEq)]
-struct Line {
-    text: String,
-    /// Nothing is wrong any more.
-    good: bool,
-    event: Event,
+/// What was seen at a look.
+pub struct Looked {
+    /// The listeners.
+    pub listeners: Vec<Glance>,
+    /// The QUIC listeners.
+    pub quic: Vec<QuicGlance>,
 }
 
 impl OverloadLog {
@@ -196,6 +210,7 @@ impl OverloadLog {
             looked: now,
             due: now,
             listeners: BTreeMap::new(),
+            quic: BTreeMap::new(),
             budget: Budget::default(),
             counted: 0,
             failed: false,
@@ -211,8 +226,8 @@ impl OverloadLog {
     pub fn look(
         &mut self,
         now: Instant,
-        glances: impl FnOnce() -> Result<Vec<Glance>>,
-    ) -> Option<Vec<Glance>> {
+        glances: impl FnOnce() -> Result<Looked>,
+    ) -> Option<Looked> {
         if now < self.due {
             return None;
         }
@@ -222,12 +237,12 @@ impl OverloadLog {
         let found = glances();
         let least = begun.elapsed() * LOOKS_APART;
         match found {
-            Ok(glances) => {
+            Ok(looked) => {
                 self.failed = false;
-                if self.is_busy(&glances) {
+                if self.is_busy(&looked) {
                     self.due = now + BUSY.max(least);
                 }
-                Some(glances)
+                Some(looked)
             }
             Err(failure) => {
                 if !std::mem::replace(&mut self.failed, true) {
@@ -243,12 +258,15 @@ impl OverloadLog {
     pub fn tell(
         &mut self,
         glances: &[Glance],
+        quic: &[QuicGlance],
         samples: &[Refusal],
         held: &[(String, f64)],
         events: &Events,
     ) {
         let at = self.looked.saturating_duration_since(self.started);
-        for line in self.take(at, glances, samples, held, events) {
+        let mut lines = self.take(at, glances, samples, held, events);
+        lines.extend(self.take_quic(at, quic, samples, events));
+        for line in lines {
             match line.good {
                 true => tracing::info!("{}", line.text),
                 false => tracing::warn!("{}", line.text),
@@ -262,11 +280,16 @@ impl OverloadLog {
     }
 
     /// Whether connections have come since the last look, or wait.
-    fn is_busy(&mut self, glances: &[Glance]) -> bool {
+    fn is_busy(&mut self, looked: &Looked) -> bool {
+        let (listeners, quic) = (looked.listeners.iter(), looked.quic.iter());
         let of = |glance: &Glance| glance.counters.rows().map(|(_, n)| n).sum::<u64>();
-        let counted = glances.iter().map(of).sum();
+        let of_quic = |glance: &QuicGlance| glance.counters.rows().map(|(_, n)| n).sum::<u64>();
+        let counted =
+            listeners.clone().map(of).sum::<u64>() + quic.clone().map(of_quic).sum::<u64>();
         let more = std::mem::replace(&mut self.counted, counted) != counted;
-        more || glances.iter().any(|glance| glance.queue_length > 0)
+        let mut waiting = listeners.map(|glance| glance.queue_length);
+        let mut pending = quic.map(|glance| glance.pending);
+        more || waiting.any(|n| n > 0) || pending.any(|n| n > 0)
     }
 
     /// The waits of a listener as they were read.
@@ -294,24 +317,49 @@ impl OverloadLog {
         for glance in glances {
             let followed = self.listeners.entry(glance.name.clone());
             let followed = followed.or_insert_with(Followed::new);
-            let own = samples
-                .iter()
-                .filter(|sample| *sample.listener == *glance.name);
-            let own: Vec<&Refusal> = own.collect();
-            for mut line in followed.take(at, glance, &own, held) {
-                events.note(line.event.clone());
-                let Some(withheld) = self.budget.take(at) else {
-                    continue;
-                };
-                if withheld > 0 {
-                    let lines = describe::count(withheld as usize, "line");
-                    line.text += &format!(" ({lines} like this were left out)");
-                }
-                lines.push(line);
-            }
+            let own = own(samples, Protocol::Tcp, &glance.name);
+            let said = followed.take(at, glance, &own, held).into_iter();
+            lines.extend(said.filter_map(|line| say(&mut self.budget, at, line, events)));
         }
         lines
     }
+
+    fn take_quic(
+        &mut self,
+        at: Duration,
+        glances: &[QuicGlance],
+        samples: &[Refusal],
+        events: &Events,
+    ) -> Vec<Line> {
+        let names: BTreeSet<&str> = glances.iter().map(|glance| &*glance.name).collect();
+        self.quic.retain(|name, _| names.contains(&**name));
+        let mut lines = Vec::new();
+        for glance in glances {
+            let followed = self.quic.entry(glance.name.clone());
+            let followed = followed.or_insert_with(QuicFollowed::new);
+            let own = own(samples, Protocol::Quic, &glance.name);
+            let said = followed.take(at, glance, &own);
+            lines.extend(said.and_then(|line| say(&mut self.budget, at, line, events)));
+        }
+        lines
+    }
+}
+
+/// The samples of one listener.
+fn own<'a>(samples: &'a [Refusal], protocol: Protocol, name: &str) -> Vec<&'a Refusal> {
+    let its = |sample: &&Refusal| sample.reason.protocol() == protocol && *sample.listener == *name;
+    samples.iter().filter(its).collect()
+}
+
+/// Notes the event of a line. The line itself, unless there are too many.
+fn say(budget: &mut Budget, at: Duration, mut line: Line, events: &Events) -> Option<Line> {
+    events.note(line.event.clone());
+    let withheld = budget.take(at)?;
+    if withheld > 0 {
+        let lines = describe::count(withheld as usize, "line");
+        line.text += &format!(" ({lines} like this were left out)");
+    }
+    Some(line)
 }
 
 /// `web: overload begins: refused 12 of 100 connections (12 %); queue 4/4, wait 508 ms; held: other to 48/s`
@@ -402,6 +450,7 @@ mod tests {
     use weir_core::verdict::Verdict;
 
     use weir_core::forecast::Rule;
+    use weir_core::refusals::Reason;
 
     use super::*;
 
@@ -504,17 +553,20 @@ mod tests {
 
     #[test]
     fn what_a_refused_client_found_is_among_the_peaks() {
+        const QUEUE: Seen = Seen::Queue {
+            length: 511,
+            half_open: 3,
+            limit: 511,
+            wait: Duration::from_secs(2),
+        };
         let sample = |listener: &str, verdict| Refusal {
             at: Duration::ZERO,
             listener: listener.into(),
             class: None,
-            verdict,
+            reason: Reason::from(verdict),
             source: "192.0.2.1:4000".parse().unwrap(),
             destination: "192.0.2.2:80".parse().unwrap(),
-            queue_length: 511,
-            half_open: 3,
-            queue_limit: 511,
-            wait: Duration::from_secs(2),
+            seen: Seen::at(QUEUE, verdict),
             observe: false,
         };
         let mut log = OverloadLog::new();

@@ -3,10 +3,12 @@
 mod elsewhere;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use weir_core::controller::{ListenerReading, Settings};
 use weir_core::listener::Mode;
-use weir_core::quic::QuicListener;
+use weir_core::quic::{QuicCounters, QuicListener, QuicSocket};
+use weir_core::refusals::Refusal;
 use weir_kernel::{Around, Quic};
 
 use crate::daemon::backend::Backend;
@@ -16,6 +18,41 @@ use crate::host::links::Link;
 use crate::show::{describe, quic};
 
 pub use elsewhere::Sight;
+
+/// A QUIC listener at one moment, as the log and the sampled refusals want it.
+#[derive(Debug, Clone)]
+pub struct QuicGlance {
+    /// Its name.
+    pub name: String,
+    /// Whether verdicts are carried out.
+    pub mode: Mode,
+    /// What was done since it is guarded.
+    pub counters: QuicCounters,
+    /// Attempts that were let in and are not answered, over all sockets.
+    pub pending: u32,
+    /// The longest wait for an answer; `None` while not known.
+    pub wait: Option<Duration>,
+    /// The largest share of a receive buffer that was taken, 0 to 1.
+    pub fullest: f64,
+    /// Whether the wait has stood over the target, at some socket.
+    pub waits_too_long: bool,
+}
+
+impl QuicGlance {
+    fn new(listener: &QuicListener, counters: QuicCounters, sockets: &[QuicSocket]) -> QuicGlance {
+        let over =
+            |socket: &QuicSocket| socket.standing && socket.wait >= Some(listener.target_wait);
+        QuicGlance {
+            name: listener.name.clone(),
+            mode: listener.mode,
+            counters,
+            pending: sockets.iter().map(|socket| socket.pending).sum(),
+            wait: sockets.iter().filter_map(|socket| socket.wait).max(),
+            fullest: sockets.iter().map(QuicSocket::fullness).fold(0.0, f64::max),
+            waits_too_long: sockets.iter().any(over),
+        }
+    }
+}
 
 /// The QUIC listeners in force. Without one nothing is loaded.
 pub struct QuicGuard {
@@ -83,6 +120,9 @@ impl QuicGuard {
             }
         }
         (self.list, self.around, self.controller) = (list, around, controller);
+        if !self.is_elsewhere() {
+            self.follow_sights(Vec::new());
+        }
         self.attach(links);
         Ok(())
     }
@@ -208,6 +248,32 @@ impl QuicGuard {
             })
         };
         self.list.iter().map(report).collect()
+    }
+
+    /// Every listener in short.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn glances(&self) -> Result<Vec<QuicGlance>> {
+        let kernel = self.kernel.iter();
+        let each = kernel.flat_map(|kernel| self.list.iter().map(move |one| (kernel, one)));
+        each.map(|(kernel, listener)| {
+            let counters = kernel.counters(&listener.name)?;
+            let sockets = kernel.sockets(&listener.name)?;
+            Ok(QuicGlance::new(listener, counters, &sockets))
+        })
+        .collect()
+    }
+
+    /// Sampled refusals since the last call.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn refusals(&self) -> Result<Vec<Refusal>> {
+        match &self.kernel {
+            Some(kernel) => Ok(kernel.refusals()?),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// The names of the interfaces on which this one is guarded.

@@ -11,14 +11,13 @@ use weir_config::EventsSettings;
 use weir_core::class::{Bucket, BucketLimit};
 use weir_core::listener::Mode;
 use weir_core::profile::Source;
+use weir_core::quic::QuicCounters;
 use weir_core::refusals::{
-    IpNet, Kept, Memory, Refusal, Share, TopSources, network_of, turns_away,
+    IpNet, Kept, Memory, Protocol, Reason, Refusal, Share, Tally, TopSources, Who, network_of,
 };
-use weir_core::verdict::{Counters, Verdict};
 use weir_kernel::monotonic;
 
 use crate::daemon::events::{self, Events, refusal_report};
-use crate::daemon::report::counters_that_fell;
 use crate::daemon::session::Glance;
 use crate::host::clock::unix_ms;
 use crate::show::describe::count;
@@ -45,9 +44,42 @@ const LEFT_OUT_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 struct Last {
     at: Duration,
-    verdict: Verdict,
+    reason: Reason,
     listener: Arc<str>,
     class: Option<Arc<str>>,
+}
+
+/// What a listener has counted since it is guarded.
+pub struct Counted {
+    who: Who,
+    mode: Mode,
+    refused: Tally,
+}
+
+impl Counted {
+    /// Of a listener.
+    pub fn of(glance: &Glance) -> Counted {
+        Counted {
+            who: Who {
+                protocol: Protocol::Tcp,
+                name: glance.name.as_str().into(),
+            },
+            mode: glance.mode,
+            refused: Tally::from(&glance.counters),
+        }
+    }
+
+    /// Of a QUIC listener.
+    pub fn of_quic(name: &str, mode: Mode, counters: &QuicCounters) -> Counted {
+        Counted {
+            who: Who {
+                protocol: Protocol::Quic,
+                name: name.into(),
+            },
+            mode,
+            refused: Tally::from(counters),
+        }
+    }
 }
 
 /// What is kept. Times inside are those of the monotonic clock, as the guard has them.
@@ -55,7 +87,7 @@ pub struct Refusals {
     memory: Memory,
     addresses: TopSources<IpAddr, Last>,
     networks: TopSources<IpNet, Last>,
-    shares: BTreeMap<String, Share>,
+    shares: BTreeMap<Who, Share>,
     aged: Duration,
     since: Duration,
     bucket: Bucket,
@@ -113,33 +145,27 @@ impl Refusals {
     }
 
     /// Takes in the counters of all listeners, read first, and the samples that have come since the last call.
-    pub fn take(&mut self, glances: &[Glance], samples: &[Refusal], events: &Events) {
+    pub fn take(&mut self, counted: &[Counted], samples: &[Refusal], events: &Events) {
         let now = monotonic();
-        let observes = |glance: &Glance| glance.mode == Mode::Observe;
-        self.observed = !glances.is_empty() && glances.iter().all(observes);
+        let observes = |one: &Counted| one.mode == Mode::Observe;
+        self.observed = !counted.is_empty() && counted.iter().all(observes);
         self.memory.expire(now);
         self.age(now);
         self.shares
-            .retain(|name, _| glances.iter().any(|glance| glance.name == *name));
-        let mut by_listener = BTreeMap::<&str, Vec<&Refusal>>::new();
-        let samples = || samples.iter().filter(|sample| turns_away(sample.verdict));
+            .retain(|who, _| counted.iter().any(|one| one.who == *who));
+        let mut by_listener = BTreeMap::<Who, Vec<&Refusal>>::new();
+        let samples = || samples.iter().filter(|sample| sample.reason.turns_away());
         for refusal in samples() {
-            by_listener
-                .entry(&refusal.listener)
-                .or_default()
-                .push(refusal);
+            by_listener.entry(refusal.who()).or_default().push(refusal);
         }
-        for glance in glances {
-            let samples = by_listener.remove(glance.name.as_str()).unwrap_or_default();
-            let mut sampled = Counters::default();
-            for refusal in &samples {
-                sampled.0[refusal.verdict as usize] += 1;
-            }
-            let share = self.shares.entry(glance.name.clone()).or_default();
-            let batch = share.take(&glance.counters, &sampled);
+        for one in counted {
+            let samples = by_listener.remove(&one.who).unwrap_or_default();
+            let sampled = Tally::of(samples.iter().map(|refusal| (refusal.reason, 1)));
+            let share = self.shares.entry(one.who.clone()).or_default();
+            let batch = share.take(&one.refused, &sampled);
             self.memory.count(now, &batch.refused, batch.unsampled);
             for refusal in samples {
-                self.keep(now, refusal, batch.weight(refusal.verdict));
+                self.keep(now, refusal, batch.weight(refusal.reason));
             }
         }
         for refusal in samples() {
@@ -152,7 +178,7 @@ impl Refusals {
         self.memory.keep(now, refusal, weight);
         let last = Last {
             at: refusal.at,
-            verdict: refusal.verdict,
+            reason: refusal.reason,
             listener: refusal.listener.clone(),
             class: refusal.class.clone(),
         };
@@ -221,8 +247,8 @@ impl Refusals {
         }
     }
 
-    /// The addresses and networks that are refused most, each with the listener that refused it last. Rates and shares are
-    /// those that each has at least.
+    /// The addresses and networks that are refused most, each with the listener that refused it last, where that is one of
+    /// TCP. Rates and shares are those that each has at least.
     pub fn largest(&self) -> Vec<(Arc<str>, Source)> {
         let (total, span) = (self.addresses.total(), self.span());
         let of = |network: IpNet, at_least: f64, last: &Last| {
@@ -231,13 +257,15 @@ impl Refusals {
                 per_second: at_least * self.age_factor() / span,
                 share: at_least / total,
             };
-            (last.listener.clone(), source)
+            let is_tcp = last.reason.protocol() == Protocol::Tcp;
+            is_tcp.then(|| (last.listener.clone(), source))
         };
         let addresses = self.addresses.list().take(LARGEST);
         let networks = self.networks.list().take(LARGEST);
         let addresses = addresses.map(|one| of(IpNet::from(one.source), one.at_least, one.last));
         addresses
             .chain(networks.map(|one| of(one.source, one.at_least, one.last)))
+            .flatten()
             .filter(|(_, source)| source.per_second > 0.0)
             .collect()
     }
@@ -269,10 +297,10 @@ impl Refusals {
             .map(|(at, minute)| RefusedMinute {
                 // Minutes count from the boot: the first may have begun before weir did.
                 at_unix_ms: unix_at(now, at.max(since)),
-                refused: minute.refused.0.iter().sum(),
+                refused: minute.refused.sum(),
                 sampled: minute.sampled,
                 kept: minute.kept(),
-                verdicts: counters_that_fell(&minute.refused),
+                verdicts: that_fell(&minute.refused),
             })
             .collect();
         let answer = match (kept.is_empty(), gaps.is_empty()) {
@@ -329,10 +357,10 @@ fn sentence(
                 true => "about ",
                 false => "",
             };
-            let last = &kept[0].last.verdict.info();
+            let last = kept[0].last.reason.text();
             let (refused, text) = match kept[0].last.observe {
-                true => ("would have refused", would_have(last.text)),
-                false => ("refused", last.text.to_owned()),
+                true => ("would have refused", would_have(last)),
+                false => ("refused", last.to_owned()),
             };
             format!("weir {refused} {address} {about}{times}; the last time: {text}")
         }
@@ -347,6 +375,12 @@ fn sentence(
             count(lost as usize, "other refusal")
         ),
     }
+}
+
+fn that_fell(refused: &Tally) -> BTreeMap<String, u64> {
+    let fell = refused.rows().filter(|(_, n)| *n > 0);
+    fell.map(|(reason, n)| (reason.name().to_owned(), n))
+        .collect()
 }
 
 /// The sentence of a verdict that was not carried out.
@@ -387,7 +421,7 @@ fn listed<K: Ord + Copy + ToString>(
             },
             per_second: tenths(source.at_most * age / span),
             last_unix_ms: unix_at(now, source.last.at),
-            verdict: source.last.verdict.info().name.to_owned(),
+            verdict: source.last.reason.name().to_owned(),
             listener: source.last.listener.to_string(),
             class: source.last.class.as_deref().map(str::to_owned),
         })
@@ -417,6 +451,9 @@ mod tests {
     use weir_core::listener::Mode;
 
     use weir_core::forecast::Rule;
+    use weir_core::quic::QuicVerdict;
+    use weir_core::refusals::Seen;
+    use weir_core::verdict::{Counters, Verdict};
 
     use super::*;
 
@@ -427,22 +464,20 @@ mod tests {
             at: Duration::ZERO,
             listener: "web".into(),
             class: None,
-            verdict: Verdict::SynResetFull,
+            reason: Verdict::SynResetFull.into(),
             source: SocketAddr::from((source, 1000)),
             destination: SocketAddr::from(([10, 0, 0, 1], 80)),
-            queue_length: 0,
-            half_open: 0,
-            queue_limit: 0,
-            wait: Duration::ZERO,
+            seen: Seen::Nothing,
             observe: false,
         }
     }
 
     #[test]
     fn what_was_only_observed_would_have_been_done() {
-        use weir_core::verdict::refusals;
-        for row in refusals() {
-            let text = would_have(row.text);
+        // The kernel drops it, not weir.
+        let left = Reason::from(Verdict::SynLeft);
+        for reason in Reason::all().filter(|reason| reason.turns_away() && *reason != left) {
+            let text = would_have(reason.text());
             assert!(text.starts_with("weir would have "), "{text}");
             let verb = text.split_whitespace().nth(3);
             assert!(
@@ -455,7 +490,7 @@ mod tests {
             mode: Mode::Observe,
             ..glance(Counters::default())
         };
-        refusals.take(&[glance], &[], &Events::new());
+        refusals.take(&[Counted::of(&glance)], &[], &Events::new());
         let why = refusals.why("10.0.0.1".parse().unwrap());
         assert!(why.observed && why.text.starts_with("weir would not have refused"));
         assert!(refusals.top().observed);
@@ -524,18 +559,58 @@ mod tests {
         counters.0[Verdict::CookieSentFlood as usize] = 1;
         let glance = glance(counters);
         let answered = Refusal {
-            verdict: Verdict::CookieSentFlood,
+            reason: Verdict::CookieSentFlood.into(),
             ..refusal(1)
         };
         let events = Events::new();
-        refusals.take(std::slice::from_ref(&glance), &[answered], &events);
+        refusals.take(&[Counted::of(&glance)], &[answered], &events);
         let why = refusals.why("10.0.0.1".parse().unwrap());
         assert_eq!(why.answer, "not_refused", "{why:?}");
         let mut counters = Counters::default();
         counters.0[Verdict::SynResetFull as usize] = 1;
         let glance = Glance { counters, ..glance };
-        refusals.take(&[glance], &[refusal(1)], &events);
+        refusals.take(&[Counted::of(&glance)], &[refusal(1)], &events);
         assert_eq!(refusals.why("10.0.0.1".parse().unwrap()).answer, "refused");
+    }
+
+    /// A listener and a QUIC listener may have one name.
+    #[test]
+    fn what_a_quic_listener_refuses_is_kept_beside_what_the_listener_of_its_name_does() {
+        let mut refusals = Refusals::new(1, false);
+        let mut counters = QuicCounters::default();
+        counters.0[QuicVerdict::QuicVnWait as usize] = 6;
+        counters.0[QuicVerdict::QuicRefusedAgain as usize] = 9;
+        let tcp = Counted::of(&glance(Counters::default()));
+        let quic = Counted::of_quic("web", Mode::Enforce, &counters);
+        let wait = Duration::from_millis(35);
+        let sample = Refusal {
+            reason: QuicVerdict::QuicVnWait.into(),
+            seen: Seen::Quic {
+                pending: 12,
+                wait: Some(wait),
+                buffer: 4096,
+                buffer_limit: 212_992,
+            },
+            ..refusal(1)
+        };
+        refusals.take(&[tcp, quic], &[sample.clone(), sample], &Events::new());
+        let why = refusals.why("10.0.0.1".parse().unwrap());
+        assert!(
+            why.text.contains("refused 10.0.0.1 about 6 times"),
+            "{why:?}"
+        );
+        assert!(why.text.contains("target_wait to answer"), "{}", why.text);
+        let kept = &why.refusals[0];
+        assert_eq!((kept.sampled, kept.estimated), (2, 6));
+        assert_eq!(kept.refusal.verdict, "quic_vn_wait");
+        assert_eq!(
+            (kept.refusal.pending, kept.refusal.wait_us),
+            (Some(12), Some(35_000))
+        );
+        assert_eq!(kept.refusal.queue_length, None);
+        assert_eq!(why.gaps[0].verdicts["quic_vn_wait"], 6);
+        assert_eq!(refusals.top().addresses[0].verdict, "quic_vn_wait");
+        assert!(refusals.largest().is_empty(), "profiles are of TCP");
     }
 
     #[test]
@@ -543,9 +618,9 @@ mod tests {
         let mut refusals = Refusals::new(1, false);
         let mut counters = Counters::default();
         let events = Events::new();
-        refusals.take(&[glance(counters)], &[], &events);
+        refusals.take(&[Counted::of(&glance(counters))], &[], &events);
         counters.0[Verdict::SynResetFull as usize] = 5;
-        refusals.take(&[glance(counters)], &[], &events);
+        refusals.take(&[Counted::of(&glance(counters))], &[], &events);
         let why = refusals.why("192.0.2.1".parse().unwrap());
         assert_eq!((why.answer.as_str(), why.gaps.len()), ("not_known", 1));
         // Two readings of the clock: the one may be a millisecond off the other.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use weir_api::{KeptRefusal, RefusedMinute, TopSource, TopSources, Why};
+use weir_api::{KeptRefusal, Refusal, RefusedMinute, TopSource, TopSources, Why};
 use weir_core::rfc3339::Rfc3339;
 use weir_core::units::about_duration;
 
@@ -27,17 +27,7 @@ pub fn text(why: &Why) -> String {
         false => format!("Refusals are kept since {}.\n", time(why.since_unix_ms)),
     };
     if !why.refusals.is_empty() {
-        let head = [
-            ("last", Align::Left),
-            (refused, Align::Right),
-            ("listener", Align::Left),
-            ("class", Align::Left),
-            ("verdict", Align::Left),
-            ("queue", Align::Right),
-            ("wait", Align::Right),
-        ];
-        let rows: Vec<Vec<String>> = why.refusals.iter().take(ROWS).map(refusal).collect();
-        text += &format!("\n{}", table(&head, &rows));
+        text += &format!("\n{}", kept_table(&why.refusals, refused));
         text += &more(why.refusals.len());
         let verdict = &why.refusals[0].refusal.verdict;
         text += &format!("`weir explain {verdict}` says what to do about it.\n");
@@ -52,7 +42,7 @@ pub fn text(why: &Why) -> String {
             "\nOf its network {}, {} of {} are kept: about {}.\n",
             network.prefix,
             if why.observed {
-                "such SYNs"
+                "such attempts"
             } else {
                 "refusals"
             },
@@ -78,31 +68,69 @@ pub fn text(why: &Why) -> String {
     text
 }
 
-fn refusal(kept: &KeptRefusal) -> Vec<String> {
-    let refusal = &kept.refusal;
-    let queue = match (refusal.queue_length, refusal.queue_limit) {
-        (Some(length), Some(limit)) => format!("{length}/{limit}"),
-        _ => "-".to_owned(),
-    };
-    let wait = refusal.wait_us.map(Duration::from_micros);
-    let estimated = match kept.estimated > kept.sampled {
+/// What was seen has a column where some of them have it: of a queue, or of a server of QUIC.
+fn kept_table(all: &[KeptRefusal], refused: &'static str) -> String {
+    use Align::{Left, Right};
+    let any = |has: fn(&Refusal) -> bool| all.iter().any(|kept| has(&kept.refusal));
+    let any_quic = any(|one| one.pending.is_some());
+    let any_tcp = any(|one| one.pending.is_none());
+    type Column = (&'static str, Align, bool, fn(&KeptRefusal) -> String);
+    let columns: [Column; 9] = [
+        ("last", Left, true, |kept| time(kept.at_unix_ms)),
+        (refused, Right, true, estimated),
+        ("listener", Left, true, |kept| kept.listener.clone()),
+        ("class", Left, any_tcp, |kept| or_dash(kept.class.clone())),
+        ("verdict", Left, true, verdict),
+        ("queue", Right, any_tcp, |kept| queue(&kept.refusal)),
+        ("pending", Right, any_quic, |kept| {
+            or_dash(kept.refusal.pending.map(|n| n.to_string()))
+        }),
+        ("buffer", Right, any_quic, |kept| buffer(&kept.refusal)),
+        ("wait", Right, true, |kept| {
+            let wait = kept.refusal.wait_us.map(Duration::from_micros);
+            or_dash(wait.map(about_duration))
+        }),
+    ];
+    let shown = columns.into_iter().filter(|(_, _, shown, _)| *shown);
+    let shown: Vec<Column> = shown.collect();
+    let head: Vec<(&str, Align)> = shown
+        .iter()
+        .map(|(name, align, ..)| (*name, *align))
+        .collect();
+    let row = |kept| shown.iter().map(|(.., cell)| cell(kept)).collect();
+    let rows: Vec<Vec<String>> = all.iter().take(ROWS).map(row).collect();
+    table(&head, &rows)
+}
+
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
+fn estimated(kept: &KeptRefusal) -> String {
+    match kept.estimated > kept.sampled {
         true => format!("~{}", kept.estimated),
         false => kept.sampled.to_string(),
-    };
+    }
+}
+
+fn verdict(kept: &KeptRefusal) -> String {
     let observed = if kept.observed {
         " (observed only)"
     } else {
         ""
     };
-    vec![
-        time(kept.at_unix_ms),
-        estimated,
-        kept.listener.clone(),
-        kept.class.clone().unwrap_or_else(|| "-".to_owned()),
-        format!("{}{observed}", refusal.verdict),
-        queue,
-        wait.map_or_else(|| "-".to_owned(), about_duration),
-    ]
+    format!("{}{observed}", kept.refusal.verdict)
+}
+
+fn queue(refusal: &Refusal) -> String {
+    let queue = refusal.queue_length.zip(refusal.queue_limit);
+    or_dash(queue.map(|(length, limit)| format!("{length}/{limit}")))
+}
+
+fn buffer(refusal: &Refusal) -> String {
+    let buffer = refusal.buffer.zip(refusal.buffer_limit);
+    let share = |(bytes, limit): (u32, u32)| f64::from(bytes) / f64::from(limit.max(1));
+    or_dash(buffer.map(share).map(percent))
 }
 
 fn gap(minute: &RefusedMinute) -> Vec<String> {
@@ -190,7 +218,7 @@ fn time(unix_ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use weir_api::{Refusal, SourceNetwork};
+    use weir_api::SourceNetwork;
 
     use super::*;
 
@@ -296,5 +324,37 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn a_refused_quic_attempt_has_what_was_seen_of_its_server_and_no_queue() {
+        let kept = KeptRefusal {
+            listener: "h3".into(),
+            refusal: Refusal {
+                verdict: "quic_vn_wait".into(),
+                pending: Some(12),
+                buffer: Some(3000),
+                buffer_limit: Some(212_992),
+                wait_us: Some(35_000),
+                ..Refusal::default()
+            },
+            ..KeptRefusal::default()
+        };
+        let head = |all: &[KeptRefusal]| {
+            let text = kept_table(all, "refused");
+            let lines: Vec<Vec<&str>> = text
+                .lines()
+                .map(|line| line.split_whitespace().collect())
+                .collect();
+            (lines[0].join(" "), lines[1][3..].join(" "))
+        };
+        let quic = head(std::slice::from_ref(&kept));
+        assert_eq!(quic.0, "last refused listener verdict pending buffer wait");
+        assert_eq!(quic.1, "quic_vn_wait 12 1.4 % 35 ms");
+        let both = head(&[kept, KeptRefusal::default()]);
+        assert_eq!(
+            both.0,
+            "last refused listener class verdict queue pending buffer wait"
+        );
     }
 }

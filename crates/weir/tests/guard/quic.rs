@@ -1,13 +1,14 @@
 //! QUIC servers under guard: what weir sees of attempts, and that it can be taken off again.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use weir_client::{Event, TopSources, Why};
 use weir_testbed::netns::Netns;
 use weir_testbed::quic::{Outcome, QuicServer, QuicServerKind, attempt};
 
-use crate::common::{Bed, PATIENCE, PORT, Weir, connect, listen, until, within};
+use crate::common::{Bed, PATIENCE, PORT, Path, Weir, connect, listen, until, within};
 use crate::elsewhere::Server;
 
 fn guarded(bed: &Bed, keys: &str) -> Weir {
@@ -179,4 +180,117 @@ fn servers_of_another_namespace_are_guarded_with_their_listener_and_others_are_n
     let left = || within(&red, || weir_kernel::chain(1).unwrap());
     until("nothing is attached", || left().is_empty().then_some(()));
     first.echo(PATIENCE).unwrap();
+}
+
+/// The bed's client.
+const CLIENT: &str = "10.66.1.2";
+
+/// A server that reads nothing: what comes stands in its buffer.
+fn stopped(bed: &Bed, path: &Path<'_>) -> UdpSocket {
+    let socket = within(bed.server(), || UdpSocket::bind(path.at(PORT)).unwrap());
+    let client = within(path.client, || UdpSocket::bind("0.0.0.0:0").unwrap());
+    client.send_to(&[0; 1000], path.at(PORT)).unwrap();
+    socket.peek(&mut [0]).unwrap();
+    socket
+}
+
+/// Refuses whoever comes while anything is in the server's buffer.
+const NO_ROOM: &str = "room = 0.001\nfloor = 0\n";
+
+fn events(bed: &Bed) -> Vec<Event> {
+    let text = String::from_utf8(bed.weir("events --json").stdout).unwrap();
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn why_says_why_a_client_s_attempts_were_refused_and_the_overload_is_told_to_its_end() {
+    let Some(bed) = Bed::new() else { return };
+    let _weir = guarded(&bed, NO_ROOM);
+    let path = bed.veth4();
+    let server = stopped(&bed, &path);
+    for _ in 0..3 {
+        let outcome = attempt(path.client, path.at(PORT), PATIENCE).unwrap();
+        assert!(
+            matches!(outcome, Outcome::VersionRefused { .. }),
+            "{outcome:?}"
+        );
+    }
+    let output = bed.weir(&format!("why {CLIENT} --json"));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let why: Why = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (why.answer.as_str(), why.refusals[0].sampled),
+        ("refused", 3)
+    );
+    let seen = &why.refusals[0].refusal;
+    assert_eq!(why.refusals[0].listener, "h3");
+    assert_eq!(seen.verdict, "quic_vn_room");
+    assert_eq!(seen.destination, path.at(PORT).to_string());
+    assert!(
+        seen.buffer > Some(1000) && seen.pending == Some(0),
+        "{seen:?}"
+    );
+    assert!(why.gaps.is_empty(), "{why:#?}");
+    let text = String::from_utf8(bed.weir(&format!("why {CLIENT}")).stdout).unwrap();
+    for part in [
+        "3 times",
+        "quic_vn_room",
+        "receive buffer",
+        "weir explain quic_vn_room",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let top: TopSources = serde_json::from_slice(&bed.weir("why --top --json").stdout).unwrap();
+    assert_eq!(top.addresses[0].source, CLIENT);
+    assert_eq!(top.addresses[0].verdict, "quic_vn_room");
+    let other = bed.weir("why 198.51.100.7");
+    assert_eq!(other.status.code(), Some(6), "{other:?}");
+
+    let refusals = events(&bed)
+        .into_iter()
+        .filter(|event| event.kind == "refusal");
+    let refusals: Vec<Event> = refusals.collect();
+    assert_eq!(refusals.len(), 3);
+    assert_eq!(refusals[0].protocol.as_deref(), Some("quic"));
+    let episode = |state: &'static str| {
+        until(state, || {
+            let of = |event: &Event| event.episode.as_ref().map(|one| one.state.clone());
+            let mut events = events(&bed).into_iter();
+            events.find(|event| of(event).as_deref() == Some(state))
+        })
+    };
+    let begins = episode("begins");
+    assert_eq!(
+        (begins.kind.as_str(), begins.listener.as_deref()),
+        ("overload", Some("h3"))
+    );
+    assert_eq!(begins.protocol.as_deref(), Some("quic"));
+    assert!(
+        begins
+            .text
+            .starts_with("h3 (QUIC): overload begins: refused"),
+        "{}",
+        begins.text
+    );
+    drop(server);
+    let ends = episode("ends").episode.unwrap();
+    assert_eq!((ends.turned_away, ends.let_in), (3, 0));
+    assert!(ends.peak_buffer > Some(0.0), "{ends:?}");
+}
+
+#[test]
+fn what_is_only_observed_would_have_been_refused() {
+    let Some(bed) = Bed::new() else { return };
+    let _weir = guarded(&bed, &format!("{NO_ROOM}mode = \"observe\"\n"));
+    let path = bed.veth4();
+    let _server = stopped(&bed, &path);
+    let outcome = attempt(path.client, path.at(PORT), Duration::from_millis(200)).unwrap();
+    assert!(matches!(outcome, Outcome::TimedOut), "{outcome:?}");
+    let output = bed.weir(&format!("why {} --json", CLIENT));
+    let why: Why = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(why.observed && why.refusals[0].observed, "{why:#?}");
+    assert!(why.text.contains("would have refused"), "{}", why.text);
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use weir_api::{Decision, Episode, Event, Refusal, Reload};
 use weir_core::overload;
-use weir_core::refusals;
+use weir_core::refusals::{self, Protocol, Seen};
 use weir_core::units::about_duration;
 use weir_proxy::HealthChange;
 
 use crate::daemon::session::SightChange;
 use crate::failure::Failure;
+use crate::show::describe::percent;
 
 /// An event of which there is a sentence only.
 pub fn plain(kind: &str, severity: &str, text: impl Into<String>) -> Event {
@@ -61,9 +62,35 @@ pub fn episode(
             queue_limit,
             peak_half_open: episode.peak_half_open,
             held,
+            ..Episode::default()
         }),
         ..plain(kind, severity, text)
     }
+}
+
+/// An overload of a QUIC listener begins, lasts or has ended. `peak_buffer` is the largest share of a receive buffer, 0 to 1.
+pub fn quic_episode(
+    listener: &str,
+    change: &overload::Change,
+    peak_buffer: f64,
+    text: &str,
+) -> Event {
+    let none = BTreeMap::new();
+    let mut event = episode(listener, overload::Cause::Overload, change, 0, &none, text);
+    if let Some(episode) = &mut event.episode {
+        // What waits for an answer.
+        episode.peak_pending = Some(std::mem::take(&mut episode.peak_queue_length));
+        episode.peak_buffer = Some((peak_buffer * 1000.0).round() / 1000.0);
+    }
+    Event {
+        protocol: protocol(Protocol::Quic),
+        ..event
+    }
+}
+
+/// TCP needs no word.
+fn protocol(protocol: Protocol) -> Option<String> {
+    (protocol == Protocol::Quic).then(|| "quic".to_owned())
 }
 
 /// The controller holds a class now, or no longer, as `text` says. `None`: it holds the class at another rate, which is no
@@ -145,6 +172,7 @@ pub fn refusal(refusal: &refusals::Refusal, at_unix_ms: u64) -> Event {
     Event {
         at_unix_ms,
         listener: Some(refusal.listener.to_string()),
+        protocol: protocol(refusal.reason.protocol()),
         class: refusal.class.as_deref().map(str::to_owned),
         observed: refusal.observe,
         refusal: Some(refusal_report(refusal)),
@@ -164,28 +192,52 @@ pub fn left_out(n: u64) -> Event {
 
 /// A sampled refusal as the schema has it.
 pub fn refusal_report(refusal: &refusals::Refusal) -> Refusal {
-    let looked = refusal.knows_queue();
-    Refusal {
+    let report = Refusal {
         source: refusal.source.ip().to_canonical().to_string(),
         source_port: refusal.source.port(),
         destination: refusal.destination.to_string(),
-        verdict: refusal.verdict.info().name.to_owned(),
-        queue_length: looked.then_some(refusal.queue_length),
-        queue_limit: looked.then_some(refusal.queue_limit),
-        half_open: looked.then_some(refusal.half_open),
-        wait_us: looked.then_some(micros(refusal.wait)),
+        verdict: refusal.reason.name().to_owned(),
+        ..Refusal::default()
+    };
+    match refusal.seen {
+        Seen::Nothing => report,
+        Seen::Queue {
+            length,
+            half_open,
+            limit,
+            wait,
+        } => Refusal {
+            queue_length: Some(length),
+            queue_limit: Some(limit),
+            half_open: Some(half_open),
+            wait_us: Some(micros(wait)),
+            ..report
+        },
+        Seen::Quic {
+            pending,
+            wait,
+            buffer,
+            buffer_limit,
+        } => Refusal {
+            pending: Some(pending),
+            wait_us: wait.map(micros),
+            buffer: Some(buffer),
+            buffer_limit: Some(buffer_limit),
+            ..report
+        },
     }
 }
 
 /// `web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, class gold, queue 511/511, half-open 3, wait 12 ms`;
-/// of a class over its rate, which is refused before its queue is looked at, only up to the class.
+/// of a class over its rate, which is refused before its queue is looked at, only up to the class;
+/// `h3: 10.0.0.2:40000 > 10.0.0.1:443 quic_vn_wait, pending 12, buffer 1.4 %, wait 35 ms`.
 pub fn refusal_line(refusal: &refusals::Refusal) -> String {
     let mut line = format!(
         "{}: {} > {} {}",
         refusal.listener,
         refusal.source,
         refusal.destination,
-        refusal.verdict.info().name,
+        refusal.reason.name(),
     );
     if refusal.observe {
         line += " (observed only)";
@@ -193,15 +245,28 @@ pub fn refusal_line(refusal: &refusals::Refusal) -> String {
     if let Some(class) = &refusal.class {
         line += &format!(", class {class}");
     }
-    if refusal.knows_queue() {
-        line += &format!(
-            ", queue {}/{}, half-open {}, wait {}",
-            refusal.queue_length,
-            refusal.queue_limit,
-            refusal.half_open,
-            about_duration(refusal.wait),
-        );
-    }
+    line += &match refusal.seen {
+        Seen::Nothing => String::new(),
+        Seen::Queue {
+            length,
+            half_open,
+            limit,
+            wait,
+        } => format!(
+            ", queue {length}/{limit}, half-open {half_open}, wait {}",
+            about_duration(wait)
+        ),
+        Seen::Quic {
+            pending,
+            wait,
+            buffer,
+            buffer_limit,
+        } => format!(
+            ", pending {pending}, buffer {}, wait {}",
+            percent(f64::from(buffer) / f64::from(buffer_limit.max(1))),
+            wait.map_or_else(|| "?".to_owned(), about_duration),
+        ),
+    };
     line
 }
 
@@ -211,6 +276,7 @@ fn micros(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::quic::QuicVerdict;
     use weir_core::verdict::Verdict;
 
     use super::*;
@@ -221,13 +287,15 @@ mod tests {
             at: Duration::ZERO,
             listener: "web".into(),
             class: Some("gold".into()),
-            verdict: Verdict::SynResetFull,
+            reason: Verdict::SynResetFull.into(),
             source: "10.0.0.2:40000".parse().unwrap(),
             destination: "10.0.0.1:80".parse().unwrap(),
-            queue_length: 511,
-            half_open: 3,
-            queue_limit: 511,
-            wait: Duration::from_millis(12),
+            seen: Seen::Queue {
+                length: 511,
+                half_open: 3,
+                limit: 511,
+                wait: Duration::from_millis(12),
+            },
             observe: false,
         };
         assert_eq!(
@@ -235,12 +303,41 @@ mod tests {
             "web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, class gold, queue 511/511, half-open 3, wait 12 ms"
         );
         assert_eq!(refusal(&one, 1).refusal.unwrap().wait_us, Some(12_000));
-        one.verdict = Verdict::SynResetHeld;
+        one.seen = one.seen.at(Verdict::SynResetHeld);
+        one.reason = Verdict::SynResetHeld.into();
         assert_eq!(
             refusal_line(&one),
             "web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_held, class gold"
         );
         assert_eq!(refusal(&one, 1).refusal.unwrap().queue_length, None);
+    }
+
+    #[test]
+    fn a_refused_quic_attempt_says_that_it_is_one_and_what_was_seen() {
+        let mut one = refusals::Refusal {
+            at: Duration::ZERO,
+            listener: "h3".into(),
+            class: None,
+            reason: QuicVerdict::QuicVnWait.into(),
+            source: "10.0.0.2:40000".parse().unwrap(),
+            destination: "10.0.0.1:443".parse().unwrap(),
+            seen: Seen::Quic {
+                pending: 12,
+                wait: Some(Duration::from_millis(35)),
+                buffer: 3000,
+                buffer_limit: 212_992,
+            },
+            observe: true,
+        };
+        assert_eq!(
+            refusal_line(&one),
+            "h3: 10.0.0.2:40000 > 10.0.0.1:443 quic_vn_wait (observed only), pending 12, buffer 1.4 %, wait 35 ms"
+        );
+        let event = refusal(&one, 1);
+        assert_eq!(event.protocol.as_deref(), Some("quic"));
+        assert_eq!(event.refusal.unwrap().pending, Some(12));
+        one.reason = Verdict::SynResetFull.into();
+        assert_eq!(refusal(&one, 1).protocol, None);
     }
 
     #[test]

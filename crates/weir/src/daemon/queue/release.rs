@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::eventfd::EventFd;
 use weir_core::class::OTHER;
 use weir_core::queue::{Depth, Pace, ParkingRule, ReleaseOrder, Waiting};
-use weir_core::refusals::Refusal;
+use weir_core::refusals::{Refusal, Seen};
 use weir_core::verdict::Verdict;
 use weir_kernel::ListenSocket;
 use weir_kernel::queue::{Event, Parking, QueueMaps, ServerQueue, Slot, hasten_this_thread};
@@ -619,13 +619,15 @@ impl Parked {
                 at: now,
                 listener: self.listener.as_str().into(),
                 class: Some(class.into()),
-                verdict,
+                reason: verdict.into(),
                 source: ends.source,
                 destination: ends.destination,
-                queue_length: self.order.len() as u32 + inside,
-                half_open: servers.iter().map(|s| s.half_open).sum(),
-                queue_limit: self.limit,
-                wait: now.saturating_sub(shed.since),
+                seen: Seen::Queue {
+                    length: self.order.len() as u32 + inside,
+                    half_open: servers.iter().map(|s| s.half_open).sum(),
+                    limit: self.limit,
+                    wait: now.saturating_sub(shed.since),
+                },
                 observe: false,
             });
         }

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * quic_report.bpf.h - tells user space of refused QUIC attempts, one by one, as
+ * act.bpf.h does of SYNs: a sample of them, with what the guard saw.
+ */
+#ifndef WEIR_QUIC_REPORT_BPF_H
+#define WEIR_QUIC_REPORT_BPF_H
+
+#include "abi/quic.h"
+#include "lib/export.bpf.h"
+#include "lib/kernel.h"
+#include "lib/quic_wait.h"
+#include "lib/sample.bpf.h"
+
+EXPORT_TYPE(struct, quic_event);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	/* As many as sample_due() lets through in the second between two looks of user space: 3 640 of 72 bytes. */
+	__uint(max_entries, 256 * 1024);
+} quic_events SEC(".maps");
+
+/* Of quic_sample()'s `what`, beside the verdict. */
+#define QUIC_SAMPLE_V6 (1U << 31)
+
+/*
+ * Samples a refusal, after it was counted. what: its verdict, and the family of `tuple`. Global: one path through it, and
+ * a stack of its own.
+ */
+__noinline int quic_sample(struct quic_state *state, const struct quic_policy *policy, const struct quic_client *client,
+			   const struct bpf_sock_tuple *tuple, u32 what)
+{
+	u64 now = bpf_ktime_get_ns(), wait;
+	struct quic_event *event;
+
+	if (!state || !policy || !client || !tuple || !sample_due(&state->event_ns, now))
+		return 0;
+	event = bpf_ringbuf_reserve(&quic_events, sizeof(*event), 0);
+	if (!event)
+		return 0;
+	__builtin_memcpy(event->saddr, client->addr, sizeof(event->saddr));
+	__builtin_memset(event->daddr, 0, sizeof(event->daddr));
+	if (what & QUIC_SAMPLE_V6) {
+		__builtin_memcpy(event->daddr, tuple->ipv6.daddr, sizeof(event->daddr));
+	} else {
+		event->daddr[2] = bpf_htonl(0xffff);
+		event->daddr[3] = tuple->ipv4.daddr;
+	}
+	event->at_ms = now / 1000000;
+	event->sport = bpf_ntohs(client->port);
+	event->dport = bpf_ntohs(client->server_port);
+	event->listener = policy->counters;
+	event->verdict = what & ~QUIC_SAMPLE_V6;
+	event->observe = policy->observe;
+	event->pending = quic_pending(state);
+	wait = quic_wait_ns(state) / 1000;
+	event->wait_us = wait < (u32)-1 ? wait : (u32)-1;
+	event->buffer = state->buffer;
+	event->buffer_limit = state->buffer_limit;
+	event->pad = 0;
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	return 1;
+}
+
+#endif
