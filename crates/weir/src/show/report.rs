@@ -5,7 +5,7 @@ mod classes;
 pub mod controller;
 mod destinations;
 mod proxy;
-mod quic;
+pub mod quic;
 mod shapes;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -350,7 +350,7 @@ mod tests {
         };
         let quic = head(std::slice::from_ref(&kept));
         assert_eq!(quic.0, "last refused listener verdict pending buffer wait");
-        assert_eq!(quic.1, "quic_vn_wait 12 1.4 % 35 ms");
+        assert_eq!(quic.1, "quic_vn_wait 12 1 % 35 ms");
         let both = head(&[kept, KeptRefusal::default()]);
         assert_eq!(
             both.0,

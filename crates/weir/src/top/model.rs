@@ -160,7 +160,7 @@ impl Model {
             && self
                 .data
                 .status()
-                .is_some_and(|status| status.listeners.is_empty())
+                .is_some_and(|status| status.listeners.is_empty() && status.quic.is_empty())
         {
             self.pane = Pane::Proxies;
         }
@@ -266,11 +266,11 @@ impl Model {
     /// Shows the workloads of the chosen listener, or hides them; then it is chosen again.
     fn unfold(&mut self) {
         let listeners = self.listeners();
-        let chosen = self.chosen(&listeners).map(|at| listeners[at].listener);
-        let Some(listener) = chosen.filter(|listener| !listener.workloads.is_empty()) else {
+        let chosen = self.chosen(&listeners).map(|at| &listeners[at]);
+        let Some(row) = chosen.filter(|row| !row.workloads().is_empty()) else {
             return;
         };
-        let name = listener.name.clone();
+        let name = row.name().to_owned();
         drop(listeners);
         if !self.unfolded.remove(&name) {
             self.unfolded.insert(name.clone());
@@ -341,13 +341,13 @@ mod tests {
 
     fn names(model: &Model) -> Vec<&str> {
         let rows = model.listeners().into_iter();
-        rows.map(|row| row.listener.name.as_str()).collect()
+        rows.map(|row| row.name()).collect()
     }
 
     fn chosen(model: &Model) -> &str {
         let rows = model.listeners();
         let at = model.chosen(&rows).unwrap();
-        &rows[at].listener.name
+        rows[at].name()
     }
 
     fn press(model: &mut Model, keys: &str) {

@@ -85,23 +85,28 @@ fn source_table(sources: &[&TopSource]) -> String {
 const WORKLOADS: usize = 10;
 
 fn more_workloads(listeners: &[ListenerRow<'_>]) -> String {
-    let itself = listeners.iter().filter(|row| row.workload.is_none());
+    let itself = listeners.iter().filter(|row| !row.is_workload());
     let more = itself.filter_map(|row| {
-        let more = row.listener.workloads.len() - row.unfolded;
-        let name = &row.listener.name;
+        let more = row.workloads().len() - row.unfolded;
+        let name = row.name();
         (more > 0).then(|| format!("and {more} more of {name}; `weir status --json` has all\n"))
     });
     more.collect()
 }
 
+/// The place of a column that only QUIC listeners need.
+const BUFFER: usize = 5;
+
 fn listener_table(listeners: &[ListenerRow<'_>]) -> String {
     use Align::{Left, Right};
-    let head = [
+    let has_quic = listeners.iter().any(ListenerRow::is_quic);
+    let mut head = vec![
         ("listener", Left),
         ("address", Left),
         ("mode", Left),
         ("queue", Right),
         ("half-open", Right),
+        ("buffer", Right),
         ("wait", Right),
         ("target", Right),
         ("admitted/s", Right),
@@ -110,22 +115,30 @@ fn listener_table(listeners: &[ListenerRow<'_>]) -> String {
     ];
     let row = |row: &ListenerRow<'_>| {
         let flow = row.flow;
-        vec![
-            match row.workload {
-                None => row.listener.name.clone(),
-                Some(_) => row.title(),
+        let mut cells = vec![
+            match row.is_workload() {
+                false => row.label(),
+                true => row.title(),
             },
             row.place(),
             row.mode.to_owned(),
             row.queue(),
-            row.half_open().to_string(),
+            row.half_open(),
+            row.buffer(),
             row.wait(),
             rows::time(row.target_us),
             rows::rate(flow.map(|flow| flow.admitted)),
             rows::rate(flow.map(|flow| flow.refused)),
             flow.map_or("-".to_owned(), |flow| flow.share()),
-        ]
+        ];
+        if !has_quic {
+            cells.remove(BUFFER);
+        }
+        cells
     };
+    if !has_quic {
+        head.remove(BUFFER);
+    }
     table(&head, &listeners.iter().map(row).collect::<Vec<_>>())
 }
 
@@ -139,7 +152,7 @@ fn verdict_table(
     head.extend(columns.iter().map(|column| (column.head, column.align)));
     let of_one = |row: &ListenerRow<'_>| {
         let verdicts = rows::verdicts(row, pair, sort);
-        let name = row.listener.name.clone();
+        let name = row.label();
         let line = |verdict| {
             [name.clone()]
                 .into_iter()
@@ -148,7 +161,7 @@ fn verdict_table(
         };
         verdicts.iter().map(line).collect::<Vec<Vec<String>>>()
     };
-    let itself = listeners.iter().filter(|row| row.workload.is_none());
+    let itself = listeners.iter().filter(|row| !row.is_workload());
     let rows: Vec<Vec<String>> = itself.flat_map(of_one).collect();
     match rows.is_empty() {
         true => "no verdict yet\n".to_owned(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_api::{Backend, Class, Listener, Proxy, Status, Workload};
+use weir_api::{Backend, Class, Listener, Proxy, Quic, Status, Workload};
 
 /// The counters of a report, by name.
 type Counters = BTreeMap<String, u64>;
@@ -60,6 +60,19 @@ impl<'a> Pair<'a> {
         Some(Interval {
             now: &listener.counters,
             before: earlier.map(|listener| &listener.counters),
+            time,
+        })
+    }
+
+    /// Of a QUIC listener of the later report; a new one began within the interval.
+    pub fn quic(&self, quic: &'a Quic) -> Option<Interval<'a>> {
+        let (before, time) = self.before?;
+        let guard = self.guard_before(before);
+        let mut all = guard.into_iter().flat_map(|status| &status.quic);
+        let earlier = all.find(|other| other.name == quic.name);
+        Some(Interval {
+            now: &quic.counters,
+            before: earlier.map(|quic| &quic.counters),
             time,
         })
     }

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use weir_api::{
-    Backend, Class, ClassStatistics, Listener, Proxy, Status, Times, TopSource, TopSources,
+    Backend, Class, ClassStatistics, Listener, Proxy, Quic, Status, Times, TopSource, TopSources,
     Workload,
 };
+use weir_core::quic::QUIC_VERDICTS;
 use weir_core::units::{about_duration, about_rate, parse_duration};
-use weir_core::verdict::{ADMITS, Kind, VERDICTS, Verdict, VerdictInfo, refusals};
+use weir_core::verdict::{ADMITS, Kind, VERDICTS, Verdict, refusals};
 
 use super::rates::{Interval, Pair};
 use crate::show::describe::{count, failed_reload, percent};
+use crate::show::report::quic::{fullest, longest_wait, pending, policy};
 use crate::show::report::{not_in_force_because, workload_kind};
 use crate::show::residence;
 
@@ -105,13 +107,35 @@ fn flow_if(interval: Option<Interval<'_>>, would: Option<(f64, f64)>) -> Option<
     })
 }
 
-/// A listener or, below it, one of its workloads.
+/// As [`flow`], of a QUIC listener.
+fn quic_flow(interval: &Interval<'_>) -> Flow {
+    let of = |kind: Kind| {
+        let rows = QUIC_VERDICTS.iter().filter(|row| row.kind == kind);
+        interval.rates(rows.map(|row| row.name))
+    };
+    Flow {
+        admitted: of(Kind::Pass),
+        refused: of(Kind::Refuse),
+        answered: 0.0,
+    }
+}
+
+/// What a row is of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Subject<'a> {
+    /// A listener: the sum over its workloads, where it has some.
+    Listener(&'a Listener),
+    /// One of a listener's workloads.
+    Workload(&'a Listener, &'a Workload),
+    /// A QUIC listener: the sum over its sockets.
+    Quic(&'a Quic),
+}
+
+/// A listener or, below it, one of its workloads; or a QUIC listener.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListenerRow<'a> {
     /// All else.
-    pub listener: &'a Listener,
-    /// `None`: the listener itself, the sum over its workloads.
-    pub workload: Option<&'a Workload>,
+    pub subject: Subject<'a>,
     /// enforce, observe, or not in force.
     pub mode: &'a str,
     /// The wait that is to be kept, in µs; `None`: none is.
@@ -122,70 +146,146 @@ pub struct ListenerRow<'a> {
     pub unfolded: usize,
 }
 
-impl ListenerRow<'_> {
+impl<'a> ListenerRow<'a> {
     /// By which it is known from one report to the next.
     pub fn key(&self) -> String {
-        key(self.listener, self.workload)
+        match self.subject {
+            Subject::Listener(listener) => key(listener, None),
+            Subject::Workload(listener, workload) => key(listener, Some(workload)),
+            // A listener may have the same name.
+            Subject::Quic(_) => self.label(),
+        }
     }
 
-    /// The name that the log and the events have for it: `web`, `web@web-1`.
+    /// The name of the listener, or QUIC listener.
+    pub fn name(&self) -> &'a str {
+        match self.subject {
+            Subject::Listener(listener) | Subject::Workload(listener, _) => &listener.name,
+            Subject::Quic(quic) => &quic.name,
+        }
+    }
+
+    /// The name that the log and the events have for it: `web`, `web@web-1`, `h3 (QUIC)`.
     pub fn label(&self) -> String {
-        match self.workload {
-            None => self.listener.name.clone(),
-            Some(workload) => format!("{}@{}", self.listener.name, workload.name),
+        match self.subject {
+            Subject::Listener(listener) => listener.name.clone(),
+            Subject::Workload(listener, workload) => format!("{}@{}", listener.name, workload.name),
+            Subject::Quic(quic) => format!("{} (QUIC)", quic.name),
         }
     }
 
     /// As the table has it: `web ▸3` has three workloads that are not shown, `web ▾3` is followed by them.
     pub fn title(&self) -> String {
-        let all = self.listener.workloads.len();
-        match (self.workload, self.unfolded) {
-            (Some(workload), _) => format!("  {}", workload.name),
-            (None, _) if all == 0 => self.listener.name.clone(),
-            (None, 0) => format!("{} ▸{all}", self.listener.name),
-            (None, shown) if shown < all => format!("{} ▾{shown}/{all}", self.listener.name),
-            (None, _) => format!("{} ▾{all}", self.listener.name),
+        let all = self.workloads().len();
+        match (self.subject, self.unfolded) {
+            (Subject::Workload(_, workload), _) => format!("  {}", workload.name),
+            _ if all == 0 => self.label(),
+            (_, 0) => format!("{} ▸{all}", self.name()),
+            (_, shown) if shown < all => format!("{} ▾{shown}/{all}", self.name()),
+            _ => format!("{} ▾{all}", self.name()),
+        }
+    }
+
+    /// Whether it is a workload of a listener.
+    pub fn is_workload(&self) -> bool {
+        matches!(self.subject, Subject::Workload(..))
+    }
+
+    /// Whether it is a QUIC listener.
+    pub fn is_quic(&self) -> bool {
+        matches!(self.subject, Subject::Quic(_))
+    }
+
+    /// The workloads of its listener.
+    pub fn workloads(&self) -> &'a [Workload] {
+        match self.subject {
+            Subject::Listener(listener) | Subject::Workload(listener, _) => &listener.workloads,
+            Subject::Quic(_) => &[],
+        }
+    }
+
+    /// The listener's address.
+    pub fn address(&self) -> &'a str {
+        match self.subject {
+            Subject::Listener(listener) | Subject::Workload(listener, _) => &listener.address,
+            Subject::Quic(quic) => &quic.address,
         }
     }
 
     /// The listener's address; of a workload what it is: `docker 3f2a9c0b3f2a`.
     pub fn place(&self) -> String {
-        let address = || self.listener.address.clone();
-        self.workload.map_or_else(address, workload_kind)
+        match self.subject {
+            Subject::Workload(_, workload) => workload_kind(workload),
+            _ => self.address().to_owned(),
+        }
     }
 
-    /// Connections that wait for accept().
+    /// What it does with who comes, in a few words.
+    pub fn policy(&self) -> String {
+        match self.subject {
+            Subject::Listener(listener) | Subject::Workload(listener, _) => listener.policy.clone(),
+            Subject::Quic(quic) => policy(quic),
+        }
+    }
+
+    /// Connections that wait for accept(); of QUIC, attempts that the server has not answered.
     pub fn queue_length(&self) -> u32 {
-        self.workload
-            .map_or(self.listener.queue_length, |one| one.queue_length)
+        match self.subject {
+            Subject::Listener(listener) => listener.queue_length,
+            Subject::Workload(_, workload) => workload.queue_length,
+            Subject::Quic(quic) => u32::try_from(pending(quic)).unwrap_or(u32::MAX),
+        }
     }
 
-    /// Handshakes under way.
-    pub fn half_open(&self) -> u32 {
-        self.workload
-            .map_or(self.listener.half_open, |one| one.half_open)
+    /// Handshakes under way; `-` of QUIC, where nobody counts them.
+    pub fn half_open(&self) -> String {
+        match self.subject {
+            Subject::Listener(listener) => listener.half_open.to_string(),
+            Subject::Workload(_, workload) => workload.half_open.to_string(),
+            Subject::Quic(_) => "-".to_owned(),
+        }
+    }
+
+    /// How full the receive buffer of a QUIC server is; `-` of others.
+    pub fn buffer(&self) -> String {
+        match self.subject {
+            Subject::Quic(quic) if !quic.sockets.is_empty() => percent(fullest(quic)),
+            _ => "-".to_owned(),
+        }
     }
 
     /// The estimated wait, in µs; `None` while not known.
     pub fn wait_us(&self) -> Option<u64> {
-        self.workload
-            .map_or(self.listener.wait_us, |one| one.wait_us)
+        match self.subject {
+            Subject::Listener(listener) => listener.wait_us,
+            Subject::Workload(_, workload) => workload.wait_us,
+            Subject::Quic(quic) => longest_wait(quic).map(|wait| wait.as_micros() as u64),
+        }
     }
 
     /// Verdicts by their names.
-    pub fn counters(&self) -> &BTreeMap<String, u64> {
-        self.workload
-            .map_or(&self.listener.counters, |one| &one.counters)
+    pub fn counters(&self) -> &'a BTreeMap<String, u64> {
+        match self.subject {
+            Subject::Listener(listener) => &listener.counters,
+            Subject::Workload(_, workload) => &workload.counters,
+            Subject::Quic(quic) => &quic.counters,
+        }
     }
 
     fn listening(&self) -> bool {
-        self.workload
-            .map_or(self.listener.listening, |one| one.listening)
+        match self.subject {
+            Subject::Listener(listener) => listener.listening,
+            Subject::Workload(_, workload) => workload.listening,
+            Subject::Quic(quic) => !quic.sockets.is_empty(),
+        }
     }
 
     fn in_force(&self) -> bool {
-        self.workload
-            .map_or(self.listener.in_force, |one| one.in_force)
+        match self.subject {
+            Subject::Listener(listener) => listener.in_force,
+            Subject::Workload(_, workload) => workload.in_force,
+            Subject::Quic(quic) => quic.in_force,
+        }
     }
 
     /// Whether connections wait longer than they are to.
@@ -194,14 +294,17 @@ impl ListenerRow<'_> {
         self.wait_us().zip(self.target_us).is_some_and(over)
     }
 
-    /// `5/511`; `-` if nothing listens.
+    /// `5/511`; of QUIC, which has no queue that is full at some length, `5`; `-` if nothing listens.
     pub fn queue(&self) -> String {
-        let limit = self
-            .workload
-            .map_or(self.listener.queue_limit, |one| one.queue_limit);
-        match self.listening() {
-            true => format!("{}/{limit}", self.queue_length()),
-            false => "-".to_owned(),
+        let limit = match self.subject {
+            Subject::Listener(listener) => Some(listener.queue_limit),
+            Subject::Workload(_, workload) => Some(workload.queue_limit),
+            Subject::Quic(_) => None,
+        };
+        match (self.listening(), limit) {
+            (true, Some(limit)) => format!("{}/{limit}", self.queue_length()),
+            (true, None) => self.queue_length().to_string(),
+            (false, _) => "-".to_owned(),
         }
     }
 
@@ -248,17 +351,35 @@ pub struct Wish<'a> {
     pub most: usize,
 }
 
-/// The listeners whose name, address or mode has the filter, each followed by its workloads if it is unfolded; or a workload of
-/// which has it, followed by those.
+/// The listeners and QUIC listeners whose name, address or mode has the filter, each followed by its workloads if it is
+/// unfolded; or a workload of which has it, followed by those.
 pub fn listeners<'a>(status: &'a Status, pair: &Pair<'a>, wish: Wish<'_>) -> Vec<ListenerRow<'a>> {
     let mut groups: Vec<_> = status
         .listeners
         .iter()
         .filter_map(|listener| group(status, listener, pair, wish))
         .collect();
+    let quic = status.quic.iter().map(|quic| quic_row(quic, pair));
+    let fits = |row: &ListenerRow<'_>| has(wish.filter, [&*row.label(), row.address(), row.mode]);
+    groups.extend(quic.filter(fits).map(|row| vec![row]));
     groups.sort_by(|a, b| worst_first(&a[0], &b[0], wish.sort));
     turn(&mut groups, wish.reverse);
     groups.into_iter().flatten().collect()
+}
+
+fn quic_row<'a>(quic: &'a Quic, pair: &Pair<'a>) -> ListenerRow<'a> {
+    let target = quic.settings.get("target_wait");
+    let target = target.and_then(|target| parse_duration(target.as_str()?).ok());
+    ListenerRow {
+        subject: Subject::Quic(quic),
+        mode: match quic.in_force {
+            true => &quic.mode,
+            false => "not in force",
+        },
+        target_us: target.map(|target| target.as_micros() as u64),
+        flow: pair.quic(quic).as_ref().map(quic_flow),
+        unfolded: 0,
+    }
 }
 
 /// A listener and those of its workloads that are shown.
@@ -273,8 +394,7 @@ fn group<'a>(
         false => "not in force",
     };
     let mut itself = ListenerRow {
-        listener,
-        workload: None,
+        subject: Subject::Listener(listener),
         mode: mode(listener.in_force),
         target_us: target_us(status, listener),
         flow: flow_if(pair.listener(listener), pair.would(listener)),
@@ -283,7 +403,7 @@ fn group<'a>(
     let names = [listener.name.as_str(), &listener.address, itself.mode];
     let fits = has(wish.filter, names);
     let workloads = listener.workloads.iter().map(|workload| ListenerRow {
-        workload: Some(workload),
+        subject: Subject::Workload(listener, workload),
         mode: mode(workload.in_force),
         flow: flow_if(
             pair.workload(listener, workload),
@@ -350,22 +470,30 @@ pub struct VerdictRow {
 /// The verdicts of a listener or a workload that have fallen: in their own order, or the fastest first.
 pub fn verdicts(of: &ListenerRow<'_>, pair: &Pair<'_>, sort: Sort) -> Vec<VerdictRow> {
     let count = |name: &str| of.counters().get(name).copied().unwrap_or(0);
-    let interval = match of.workload {
-        None => pair.listener(of.listener),
-        Some(workload) => pair.workload(of.listener, workload),
+    let interval = match of.subject {
+        Subject::Listener(listener) => pair.listener(listener),
+        Subject::Workload(listener, workload) => pair.workload(listener, workload),
+        Subject::Quic(quic) => pair.quic(quic),
     };
-    let row = |row: &'static VerdictInfo| VerdictRow {
-        name: row.name,
-        kind: row.kind,
-        text: row.text,
-        count: count(row.name),
-        rate: interval.as_ref().map(|interval| interval.rate(row.name)),
+    let row = |name, kind, text| VerdictRow {
+        name,
+        kind,
+        text,
+        count: count(name),
+        rate: interval.as_ref().map(|interval| interval.rate(name)),
     };
-    let mut rows: Vec<VerdictRow> = VERDICTS
-        .iter()
-        .map(row)
-        .filter(|row| row.count > 0)
-        .collect();
+    let all: Vec<VerdictRow> = match of.subject {
+        Subject::Quic(_) => {
+            let rows = QUIC_VERDICTS.iter();
+            rows.map(|one| row(one.name, one.kind, one.text)).collect()
+        }
+        _ => {
+            let rows = VERDICTS.iter();
+            rows.map(|one| row(one.name, one.kind, one.text)).collect()
+        }
+    };
+    let mut rows = all;
+    rows.retain(|row| row.count > 0);
     if sort != Sort::Name {
         rows.sort_by(|a, b| b.rate.unwrap_or(0.0).total_cmp(&a.rate.unwrap_or(0.0)));
     }
@@ -610,6 +738,20 @@ pub fn notes(status: &Status) -> Vec<String> {
         }
         if let Some(because) = &listener.queue_way_because {
             notes.push(format!("{name}: not by priority: {because}"));
+        }
+    }
+    for quic in &status.quic {
+        // A sentence of the whole interface is among the warnings.
+        let because = quic.warning.as_deref();
+        match (quic.in_force, because) {
+            (true, None) => {}
+            (true, Some(because)) if status.warnings.iter().any(|said| said == because) => {}
+            (true, Some(because)) => notes.push(format!("{} (QUIC): {because}", quic.name)),
+            (false, _) => notes.push(format!(
+                "{} (QUIC): not in force: {}",
+                quic.name,
+                because.unwrap_or("weir is attached to none of its interfaces")
+            )),
         }
     }
     let down = |proxy: &Proxy, backend: &Backend| {

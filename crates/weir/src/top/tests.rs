@@ -9,8 +9,8 @@ use ratatui::buffer::Buffer;
 use ratatui::style::Color;
 use weir_api::{
     Backend, Class, ClassStatistics, Connections, Controller, Decision, LastReload, Listener,
-    ListenerStatistics, Process, Proxy, ProxyThread, Statistics, Status, Times, TopSource,
-    TopSources, Workload,
+    ListenerStatistics, Process, Proxy, ProxyThread, Quic, QuicSocket, Statistics, Status, Times,
+    TopSource, TopSources, Workload,
 };
 
 use super::data::{Data, Report};
@@ -379,6 +379,90 @@ fn the_workloads_of_a_listener_follow_it_the_worst_first() {
         !found.contains("shop-web-4") && !found.contains("mail"),
         "{found}"
     );
+}
+
+/// As [`report`], with a QUIC listener whose server is overloaded as that of the listener of its name is.
+fn with_quic(second: u64) -> Report {
+    let over = second.saturating_sub(BEGINS);
+    let settings = [
+        ("refuse", "vn".into()),
+        ("target_wait", "20ms".into()),
+        ("interval", "100ms".into()),
+        ("room", 0.5.into()),
+        ("floor", 0.125.into()),
+    ];
+    let quic = Quic {
+        name: "web".into(),
+        address: "*:443".into(),
+        mode: "enforce".into(),
+        in_force: true,
+        counters: [
+            ("quic_admitted", 200 * second.min(BEGINS)),
+            ("quic_floor", 30 * over),
+            ("quic_vn_wait", 1600 * over),
+            ("quic_refused_again", 20 * over),
+        ]
+        .map(|(name, count)| (name.to_owned(), count))
+        .into(),
+        sockets: vec![QuicSocket {
+            pending: (over * 4).min(12) as u32,
+            wait_us: Some((over * 12_000).min(35_000)),
+            service_us: Some(2_900),
+            buffer: 130_000,
+            buffer_limit: 212_992,
+            standing: over > 0,
+        }],
+        settings: settings
+            .map(|(key, value): (&str, serde_json::Value)| (key.to_owned(), value))
+            .into(),
+        ..Quic::default()
+    };
+    let off = Quic {
+        name: "test".into(),
+        address: "192.0.2.7:4433".into(),
+        in_force: false,
+        warning: Some("not on eth7".into()),
+        counters: Default::default(),
+        sockets: Vec::new(),
+        ..quic.clone()
+    };
+    let mut report = report(second);
+    report.status.quic = vec![off, quic];
+    report
+}
+
+#[test]
+fn quic_listeners_stand_beside_the_others_with_charts_and_verdicts() {
+    let mut model = Model::new("web1".into(), "1 s".into());
+    (0..REPORTS).for_each(|second| model.take(with_quic(second)));
+    looks_as_in("quic.txt", &model, 80, 24);
+    looks_as_in("quic-large.txt", &model, 140, 44);
+    model.pane = Pane::Notes;
+    looks_as_in("quic-notes.txt", &model, 80, 24);
+    for c in "/(quic)".chars() {
+        model.key(Key::Char(c));
+    }
+    let found = text_of(&drawn(&model, 80, 24, Theme::new(true)));
+    assert!(
+        found.contains("test (QUIC)") && !found.contains("mail"),
+        "{found}"
+    );
+    // Where nothing else is guarded they are what there is to see.
+    let mut alone = Model::new("web1".into(), "1 s".into());
+    let mut report = with_quic(60);
+    report.status.listeners.clear();
+    alone.take(report);
+    assert_eq!(alone.pane, Pane::Verdicts);
+    let text = text_of(&drawn(&alone, 80, 24, Theme::new(true)));
+    assert!(text.contains("web (QUIC)"), "{text}");
+    let mut data = Data::default();
+    data.take(with_quic(60));
+    data.take(with_quic(61));
+    let order = once::Order {
+        sort: Sort::Refused,
+        filter: "",
+    };
+    is_as_in("once-quic.txt", &once::text(&data, order));
 }
 
 #[test]

@@ -71,12 +71,12 @@ fn heights(model: &Model, listeners: &[ListenerRow<'_>], height: u16) -> (u16, u
     let has_any = model
         .data()
         .status()
-        .is_some_and(|status| !status.listeners.is_empty());
+        .is_some_and(|status| !status.listeners.is_empty() || !status.quic.is_empty());
     if !has_any {
         return (0, 0);
     }
     // Workloads are many, and the charts and the pane give way.
-    let part = match listeners.iter().any(|row| row.workload.is_some()) {
+    let part = match listeners.iter().any(ListenerRow::is_workload) {
         true => 2,
         false => 3,
     };
@@ -138,12 +138,14 @@ fn listener_table(
     }
     let is_wide = area.width >= WIDE;
     let is_narrow = area.width < NARROW;
+    let has_quic = listeners.iter().any(ListenerRow::is_quic);
     let columns = [
         ("listener", Left, Constraint::Fill(1), true),
         ("address", Left, Constraint::Fill(1), is_wide),
         ("mode", Left, Constraint::Length(12), !is_narrow),
         ("queue", Right, Constraint::Length(11), true),
         ("half-open", Right, Constraint::Length(9), is_wide),
+        ("buffer", Right, Constraint::Length(6), is_wide && has_quic),
         ("wait", Right, Constraint::Length(7), true),
         ("target", Right, Constraint::Length(7), is_wide),
         ("admitted/s", Right, Constraint::Length(10), true),
@@ -164,7 +166,7 @@ fn listener_table(
         };
         let refused = refused_style(flow.map(|flow| flow.refused), theme);
         let plain = Style::new();
-        let name = if row.workload.is_some() {
+        let name = if row.is_workload() {
             plain
         } else {
             theme.strong()
@@ -174,7 +176,8 @@ fn listener_table(
             Cell::from(row.place()),
             Cell::from(Span::styled(row.mode.to_owned(), mode)),
             right(row.queue(), plain),
-            right(row.half_open().to_string(), plain),
+            right(row.half_open(), plain),
+            right(row.buffer(), plain),
             right(row.wait(), wait),
             right(rows::time(row.target_us), plain),
             right(rows::rate(flow.map(|flow| flow.admitted)), plain),
@@ -247,10 +250,10 @@ fn keys(
         "" => "filter".to_owned(),
         filter => format!("filter: {filter} (Esc: all)"),
     };
-    let has_workloads = chosen.is_some_and(|row| !row.listener.workloads.is_empty());
+    let has_workloads = chosen.is_some_and(|row| !row.workloads().is_empty());
     // In the room of 80 columns; the help has both.
     let more = match has_workloads && !model.is_frozen() {
-        true if chosen.is_some_and(|row| row.workload.is_some() || row.unfolded > 0) => {
+        true if chosen.is_some_and(|row| row.is_workload() || row.unfolded > 0) => {
             ("Enter", "fold")
         }
         true => ("Enter", "unfold"),

@@ -230,7 +230,7 @@ pub fn refusal_report(refusal: &refusals::Refusal) -> Refusal {
 
 /// `web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, class gold, queue 511/511, half-open 3, wait 12 ms`;
 /// of a class over its rate, which is refused before its queue is looked at, only up to the class;
-/// `h3: 10.0.0.2:40000 > 10.0.0.1:443 quic_vn_wait, pending 12, buffer 1.4 %, wait 35 ms`.
+/// `h3: 10.0.0.2:40000 > 10.0.0.1:443 quic_vn_wait, pending 12, buffer 1 %, wait 35 ms`.
 pub fn refusal_line(refusal: &refusals::Refusal) -> String {
     let mut line = format!(
         "{}: {} > {} {}",
@@ -331,7 +331,7 @@ mod tests {
         };
         assert_eq!(
             refusal_line(&one),
-            "h3: 10.0.0.2:40000 > 10.0.0.1:443 quic_vn_wait (observed only), pending 12, buffer 1.4 %, wait 35 ms"
+            "h3: 10.0.0.2:40000 > 10.0.0.1:443 quic_vn_wait (observed only), pending 12, buffer 1 %, wait 35 ms"
         );
         let event = refusal(&one, 1);
         assert_eq!(event.protocol.as_deref(), Some("quic"));

@@ -76,7 +76,7 @@ impl QuicFollowed {
     }
 }
 
-/// `h3 (QUIC): overload begins: refused 12 of 100 connections (12 %); pending 40, buffer 1.4 %, wait 35 ms`
+/// `h3 (QUIC): overload begins: refused 12 of 100 connections (12 %); pending 40, buffer 1 %, wait 35 ms`
 fn line(glance: &QuicGlance, change: &Change, peak_buffer: f64) -> String {
     let (Change::Begins(episode) | Change::Lasts(episode) | Change::Ends(episode)) = change;
     let time = about_duration(episode.time());
@@ -158,7 +158,7 @@ mod tests {
         let begins = take(1, glance(88, 12), &[]).unwrap();
         assert_eq!(
             begins.text,
-            "h3 (QUIC): overload begins: refused 12 of 100 connections (12 %); pending 12, buffer 1.4 %, wait 35 ms"
+            "h3 (QUIC): overload begins: refused 12 of 100 connections (12 %); pending 12, buffer 1 %, wait 35 ms"
         );
         assert_eq!(begins.event.kind, "overload");
         assert_eq!(begins.event.protocol.as_deref(), Some("quic"));
@@ -187,7 +187,7 @@ mod tests {
             again.text
         );
         assert!(
-            again.text.ends_with("buffer 1.4 %, wait 35 ms"),
+            again.text.ends_with("buffer 1 %, wait 35 ms"),
             "a peak of its own"
         );
         assert!(again.event.observed);

@@ -61,11 +61,7 @@ fn row(quic: &Quic) -> Vec<String> {
     let what = [quic.name.as_str(), &quic.address, mode].map(str::to_owned);
     let figures = match quic.sockets.is_empty() {
         true => ["-", "-", "-"].map(str::to_owned),
-        false => figures(
-            pending(quic),
-            quic.sockets.iter().map(fullness).fold(0.0, f64::max),
-            longest_wait(quic),
-        ),
+        false => figures(pending(quic), fullest(quic), longest_wait(quic)),
     };
     what.into_iter().chain(figures).collect()
 }
@@ -86,16 +82,23 @@ fn figures(pending: u64, fullness: f64, wait: Option<Duration>) -> [String; 3] {
     [pending.to_string(), describe::percent(fullness), wait]
 }
 
-fn pending(quic: &Quic) -> u64 {
+/// Attempts that are not answered, over all sockets.
+pub fn pending(quic: &Quic) -> u64 {
     quic.sockets
         .iter()
         .map(|socket| u64::from(socket.pending))
         .sum()
 }
 
-fn longest_wait(quic: &Quic) -> Option<Duration> {
+/// The longest wait of its sockets; `None` while not known.
+pub fn longest_wait(quic: &Quic) -> Option<Duration> {
     let waits = quic.sockets.iter().filter_map(|socket| socket.wait_us);
     waits.max().map(Duration::from_micros)
+}
+
+/// The largest share of a receive buffer of its sockets that was taken.
+pub fn fullest(quic: &Quic) -> f64 {
+    quic.sockets.iter().map(fullness).fold(0.0, f64::max)
 }
 
 /// The share of its receive buffer that was taken.
@@ -104,7 +107,7 @@ fn fullness(socket: &QuicSocket) -> f64 {
 }
 
 /// `vn, wait 20ms, room 0.5`, and whatever else is not the default.
-fn policy(quic: &Quic) -> String {
+pub fn policy(quic: &Quic) -> String {
     let word = |key: &str| text(quic, key).unwrap_or("?");
     let number = |key: &str| quic.settings.get(key).and_then(serde_json::Value::as_f64);
     let mut words = format!("{}, wait {}", word("refuse"), word("target_wait"));

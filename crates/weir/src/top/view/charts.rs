@@ -62,6 +62,10 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme, row:
     } else {
         Style::new()
     };
+    let queue = match row.is_quic() {
+        true => "pending",
+        false => "queue",
+    };
     let refused_now = row.flow.map(|flow| flow.refused);
     let charts = [
         One {
@@ -82,7 +86,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme, row:
         One {
             at: queue_at,
             labels: vec![
-                label("queue", row.queue(), Style::new()),
+                label(queue, row.queue(), Style::new()),
                 label("highest", format!("{:.0}", highest(&queues)), theme.faint()),
             ],
             values: &queues,
@@ -159,14 +163,20 @@ fn label(name: &str, figure: String, style: Style) -> Line<'static> {
 
 /// The name and the policy, and whom the controller holds.
 fn head(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme, row: &ListenerRow<'_>) {
+    let buffer = match row.is_quic() {
+        true => format!("; buffer {}", row.buffer()),
+        false => String::new(),
+    };
     let left = vec![
         Span::styled(row.label(), theme.strong()),
         Span::styled(
-            format!("  {}  {}", row.listener.address, row.listener.policy),
+            format!("  {}  {}{buffer}", row.address(), row.policy()),
             theme.faint(),
         ),
     ];
-    let held = model.data().status().into_iter().flat_map(rows::held);
+    // The controller holds nobody for a server of QUIC.
+    let status = model.data().status().filter(|_| !row.is_quic());
+    let held = status.into_iter().flat_map(rows::held);
     let held: Vec<String> = held
         .map(|class| format!("{} at {}/s", class.name, rows::rate(class.controlled_rate)))
         .collect();
