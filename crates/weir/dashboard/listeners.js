@@ -1,4 +1,4 @@
-// A card for each listener: its state, the wait against its target and what came of its connections, over time.
+// A card for each listener and QUIC listener: its state, the wait against its target and what came of its connections, over time.
 
 import { Chart } from "./chart.js";
 import { attributes, byId, clock, count, grouped, h, list, percent, rate, rows, text, time } from "./dom.js";
@@ -15,7 +15,7 @@ const cards = new Map();
 /** Draws the cards of the listeners whose names have the filter, with charts of so many samples. */
 export function drawListeners(model, fits, places) {
   const names = (listener) => (listener.workloads ?? []).map((one) => one.name);
-  const all = model.status.listeners.filter((listener) => fits(listener.name, listener.address, listener.mode, ...names(listener)));
+  const all = model.guarded().filter((listener) => fits(listener.name, listener.address, listener.mode, ...names(listener)));
   const shown = busiest(model, all);
   list(byId("cards"), shown, (listener) => listener.name, make, (card, listener) => {
     update(card, listener, model, places);
@@ -25,7 +25,7 @@ export function drawListeners(model, fits, places) {
     if (!shown.some((listener) => listener.name === name)) cards.delete(name);
   }
   const more = byId("more");
-  const none = model.status.listeners.length === 0 ? "No listener is guarded: weir.toml has no [[listener]]." : "No listener has this in its name.";
+  const none = model.guarded().length === 0 ? "No listener is guarded: weir.toml has no [[listener]] and no [[quic]]." : "No listener has this in its name.";
   text(more, all.length === 0 ? none : `${count(all.length - shown.length, "listener")} more: the filter finds them by name.`);
   more.hidden = all.length > 0 && all.length === shown.length;
 }
@@ -43,7 +43,7 @@ function busiest(model, listeners) {
 
 function make(listener) {
   const wait = new Chart({
-    name: "wait for accept()",
+    name: listener.quic ? "wait for the answer" : "wait for accept()",
     series: [{ name: "", class: "wait", value: (sample) => sample.waitUs }],
     limit: (sample) => sample.targetUs,
     least: 1000,
@@ -58,7 +58,7 @@ function make(listener) {
     least: 10,
     format: rate,
   });
-  const heads = ["Time", "Wait", "Target", "Queue", "Admitted/s", "Refused/s"];
+  const heads = ["Time", "Wait", "Target", listener.quic ? "Pending" : "Queue", "Admitted/s", "Refused/s"];
   const looks = ["", "number", "number wide", "number", "number", "number"];
   const head = heads.map((name, at) => h("th", { scope: "col", class: looks[at] || null }, name));
   const table = h("table", {}, h("caption", { class: "sr" }, `The last samples of ${listener.name}, the newest first`),
@@ -129,6 +129,20 @@ function residence(listener) {
   return [{ key: "residence", value: unheard || seen.blind ? "-" : time(seen.residence_us), more, class: seen.queue_inside ? "bad" : "" }];
 }
 
+/** Who waits: in a listen queue; or for the answer of a server of QUIC, beside how full its receive buffer is. */
+function waiting(listener) {
+  const { quic, listening, queue_length: length, queue_limit: limit, buffer } = listener;
+  if (quic) {
+    return [
+      { key: "pending", value: grouped(length), more: "not answered" },
+      { key: "buffer", value: buffer === null ? "-" : percent(buffer), more: quic.room > 0 ? `of ${percent(quic.room)}` : "", part: Math.min(1, buffer ?? 0),
+        class: quic.room > 0 && buffer > quic.room ? "bad" : "" },
+    ];
+  }
+  return [{ key: "queue", value: listening ? grouped(length) : "-", more: listening ? `of ${grouped(limit)}` : "",
+    part: limit > 0 ? Math.min(1, length / limit) : 0 }];
+}
+
 function update(card, listener, model, places) {
   const { wait, connections, table, details } = cards.get(listener.name);
   const samples = model.history.get(listener.name) ?? [];
@@ -144,8 +158,7 @@ function update(card, listener, model, places) {
   const over = target !== null && (listener.wait_us ?? 0) > target;
   const gauges = [
     { key: "wait", value: time(listener.wait_us), more: target === null ? "" : `of ${time(target)}`, class: over ? "bad" : "" },
-    { key: "queue", value: listener.listening ? grouped(listener.queue_length) : "-", more: listener.listening ? `of ${grouped(listener.queue_limit)}` : "",
-      part: listener.queue_limit > 0 ? Math.min(1, listener.queue_length / listener.queue_limit) : 0 },
+    ...waiting(listener),
     { key: "admitted/s", value: rate(admitted), more: "" },
     { key: listener.mode === "observe" ? "would refuse/s" : "refused/s", value: rate(refused), more: refused > 0 ? percent(refused / (admitted + refused)) : "",
       class: refused > 0 ? "bad" : "" },

@@ -25,7 +25,7 @@ export class Model {
     this.before = this.now;
     this.now = { status, at, unixMs };
     this.sources = sources;
-    const samples = new Map(status.listeners.map((listener) => [listener.name, this.sample(listener)]));
+    const samples = new Map(this.guarded().map((listener) => [listener.name, this.sample(listener)]));
     for (const name of samples.keys()) {
       if (!this.history.has(name)) this.history.set(name, Array(this.length).fill(null));
     }
@@ -62,6 +62,11 @@ export class Model {
     return this.now?.status ?? null;
   }
 
+  /** All that is guarded: the listeners, and the QUIC listeners as such. */
+  guarded() {
+    return [...this.status.listeners, ...(this.status.quic ?? []).map(asListener)];
+  }
+
   /** Seconds between the last two reports; null without two. */
   get seconds() {
     const seconds = this.before ? (this.now.at - this.before.at) / 1000 : 0;
@@ -82,8 +87,13 @@ export class Model {
   }
 
   ofListener(listener) {
-    const before = this.guardBefore?.listeners.find((other) => other.name === listener.name);
-    return this.interval(listener.counters, before?.counters);
+    return this.interval(listener.counters, this.listenerBefore(listener)?.counters);
+  }
+
+  listenerBefore(listener) {
+    const { quic } = listener;
+    if (quic) return this.guardBefore?.quic?.find((other) => other.name === quic.name);
+    return this.guardBefore?.listeners.find((other) => other.name === listener.name);
   }
 
   /** Of a workload of a listener: a network namespace has one server at its port. */
@@ -135,8 +145,7 @@ export class Model {
 
   /** The same of a listener; of one that is only observed, what enforcement would have done. */
   fates(listener) {
-    const before = this.guardBefore?.listeners.find((other) => other.name === listener.name);
-    return this.wouldOr(this.ofListener(listener), listener, before);
+    return this.wouldOr(this.ofListener(listener), listener, this.listenerBefore(listener));
   }
 
   wouldOr(interval, one, before) {
@@ -237,10 +246,38 @@ export function microseconds(text) {
   return Number(parts[1]) * units[parts[2]];
 }
 
+/** A QUIC listener with the fields of a listener, for what is drawn of both. Attempts that are not answered stand for its queue. */
+function asListener(quic) {
+  const waits = quic.sockets.map((socket) => socket.wait_us).filter((wait) => wait !== null);
+  const shares = quic.sockets.map((socket) => socket.buffer / Math.max(1, socket.buffer_limit));
+  return {
+    quic,
+    // A listener may have the same name.
+    name: `${quic.name} (QUIC)`,
+    address: quic.address,
+    mode: quic.mode,
+    policy: `refuse ${quic.refuse}, wait ${quic.target_wait}, room ${quic.room}, floor ${quic.floor}`,
+    in_force: quic.in_force,
+    not_in_force_because: quic.warning,
+    listening: true,
+    queue_length: quic.sockets.reduce((sum, socket) => sum + socket.pending, 0),
+    queue_limit: 0,
+    buffer: shares.length > 0 ? Math.max(...shares) : null,
+    wait_us: waits.length > 0 ? Math.max(...waits) : null,
+    target_in_force_us: microseconds(quic.target_wait),
+    counters: quic.counters,
+  };
+}
+
 /** What an operator should know besides, a sentence each: `{ grave, text }`. */
 export function notes(status) {
   const notes = [];
   const note = (grave, text) => notes.some((other) => other.text === text) || notes.push({ grave, text });
+  for (const listener of (status.quic ?? []).map(asListener)) {
+    const { name, not_in_force_because: because } = listener;
+    if (!listener.in_force) note(true, `${name}: not in force: ${because ?? "weir is attached to none of its interfaces"}`);
+    else if (because && !status.warnings.includes(because)) note(false, `${name}: ${because}`);
+  }
   for (const listener of status.listeners) {
     const { name } = listener;
     if (!listener.in_force) note(true, `${name}: not in force: ${listener.not_in_force_because ?? "weir is attached to none of its interfaces"}`);

@@ -28,7 +28,8 @@ export function drawHead(model) {
 
 /** How it is, in a sentence, and in a word. */
 function headline(model) {
-  const { listeners, proxies, shapes } = model.status;
+  const { proxies, shapes } = model.status;
+  const listeners = model.guarded();
   if (listeners.length === 0) {
     const else_ = [proxies.length > 0 ? count(proxies.length, "proxy", "proxies") : null, shapes.length > 0 ? count(shapes.length, "shaped interface") : null].filter(Boolean);
     return { kind: "idle", words: `Nothing is guarded here${else_.length > 0 ? `; there is ${else_.join(" and ")}` : ""}.` };
@@ -40,7 +41,8 @@ function headline(model) {
   if (off.length > 0 && refusing.length === 0) return { kind: "bad", words: `${count(off.length, "listener is", "listeners are")} not in force.` };
   if (refusing.length === 0) {
     const waits = listeners.map((listener) => listener.wait_us ?? 0);
-    return { kind: "good", words: `All connections are let in; the longest wait for accept() is ${time(Math.max(...waits))}.` };
+    const what = model.status.quic?.length > 0 ? "longest wait" : "longest wait for accept()";
+    return { kind: "good", words: `All connections are let in; the ${what} is ${time(Math.max(...waits))}.` };
   }
   const [{ listener, admitted, refused }] = refusing;
   const verb = listener.mode === "observe" ? "would turn away" : "turns away";
@@ -51,7 +53,8 @@ function headline(model) {
 }
 
 function drawSums(model) {
-  const { listeners, proxies } = model.status;
+  const { proxies } = model.status;
+  const listeners = model.guarded();
   const sums = listeners.map((listener) => model.fates(listener));
   const add = (field) => (sums.some((one) => one[field] === null) ? null : sums.reduce((sum, one) => sum + one[field], 0));
   const [admitted, refused] = [add("admitted"), add("refused")];
@@ -84,7 +87,7 @@ export function drawVerdicts(model, whose, fits) {
       listener: listener.name, verdict, count: listener.counters[verdict.name], rate: interval ? rateOf(interval, verdict.name) : null,
     }));
   };
-  const listeners = model.status.listeners.filter((listener) => (whose === null || listener.name === whose) && fits(listener.name));
+  const listeners = model.guarded().filter((listener) => (whose === null || listener.name === whose) && fits(listener.name));
   rows(byId("verdicts"), listeners.flatMap(rowsOf), (row) => `${row.listener} ${row.verdict.name}`, (row) => [
     row.listener,
     row.verdict.stage,

@@ -1,7 +1,7 @@
 //! A guard and proxies over a server that gets more connections than it serves, in a network namespace of the test.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -81,6 +81,24 @@ listen = "127.0.0.1:9466"
 
 [api]
 "#;
+
+/// A server of QUIC on loopback that reads nothing, to which a client has come.
+pub fn quic_server(at: SocketAddr) -> UdpSocket {
+    let server = UdpSocket::bind(at).unwrap();
+    quic_attempt(at);
+    server.peek(&mut [0]).unwrap();
+    server
+}
+
+/// A client that comes to a server of QUIC: its first packet, as far as weir reads it.
+pub fn quic_attempt(at: SocketAddr) {
+    let mut initial = vec![0xc3, 0, 0, 0, 1, 8];
+    initial.extend([1; 8]);
+    initial.extend([4, 2, 2, 2, 2]);
+    initial.resize(1200, 0);
+    let client = UdpSocket::bind((at.ip(), 0)).unwrap();
+    client.send_to(&initial, at).unwrap();
+}
 
 /// Threads that are told to stop and joined on drop.
 pub struct Load {
@@ -164,11 +182,16 @@ pub struct Bed {
 impl Bed {
     /// `None` without root; says so.
     pub fn new(name: &str) -> Option<Bed> {
+        Bed::with(name, "")
+    }
+
+    /// With further tables in the config.
+    pub fn with(name: &str, further: &str) -> Option<Bed> {
         if !own_namespace() {
             return None;
         }
         let folder = Folder::new(name);
-        folder.write_config(CONFIG);
+        folder.write_config(&format!("{further}{CONFIG}"));
         let backend = backend(SocketAddr::from(([127, 0, 0, 1], 8082)));
         let guard = Running::start(&folder, "run --config weir.toml");
         let proxies = Running::start(&folder, "proxy --config weir.toml");

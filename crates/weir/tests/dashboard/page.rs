@@ -18,7 +18,8 @@ pub const TOO_WIDE: &str = "[...document.querySelectorAll('body *')].filter((one
         && (box.right > innerWidth + 0.5 || (one.classList.contains('table') && one.scrollWidth > one.clientWidth)); \
     }).map((one) => `${one.tagName} ${one.id} ${one.className?.baseVal ?? one.className}`)";
 
-fn screenshot(browser: &mut Browser, name: &str) {
+/// Writes one, where somebody has asked for them.
+pub fn screenshot(browser: &mut Browser, name: &str) {
     if let Some(folder) = std::env::var_os(SCREENSHOTS) {
         browser.screenshot(&PathBuf::from(folder).join(Path::new(name)));
     }

@@ -11,7 +11,7 @@ use weir_testbed::sockets::within;
 
 use crate::browser::Browser;
 use crate::common::{Folder, Running};
-use crate::overload::DASHBOARD;
+use crate::overload::{DASHBOARD, quic_attempt, quic_server};
 use crate::page::TOO_WIDE;
 
 const LISTENER: &str = "[[listener]]\nname = \"web\"\naddress = \"*:8081\"\n";
@@ -83,6 +83,56 @@ fn without_listeners_it_says_what_there_is() {
     );
     assert!(browser.text("#more").contains("no [[listener]]"));
     assert_eq!(browser.faults(), [""; 0]);
+}
+
+/// A QUIC server that reads nothing: what stands in its buffer is too much for the listener.
+#[test]
+fn a_quic_listener_has_a_card_beside_the_others_and_refuses_in_the_headline() {
+    let config = format!(
+        "{LISTENER}[[quic]]\nname = \"h3\"\naddress = \"*:8443\"\nroom = 0.001\nfloor = 0\n"
+    );
+    let Some((_folder, _guard, mut browser)) = start("dashboard-quic", &config) else {
+        return;
+    };
+    let server = SocketAddr::from((Ipv4Addr::LOCALHOST, 8443));
+    let _server = quic_server(server);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _end = EndsOnDrop(&over);
+        let over = &over;
+        // A client that comes again and again; each time it is another one.
+        scope.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                quic_attempt(server);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        browser.size(1440, 1150, 1.0);
+        browser.open_dashboard(DASHBOARD);
+        browser.until("document.getElementById('headline').className === 'busy'");
+        for (selector, word) in [
+            ("#headline", "h3 (QUIC) turns away 100 % of its connections"),
+            ("#cards", "h3 (QUIC)"),
+            ("#cards", "*:8443"),
+            ("#cards", "not answered"),
+            ("#cards", "room 0.001"),
+            ("#cards", "wait for the answer"),
+            ("#sums", "2 of 2"),
+            ("#top-sources", "quic_vn_room"),
+            ("#verdicts", "quic_vn_room"),
+            ("#event-list", "h3 (QUIC): overload begins"),
+        ] {
+            browser.until(&format!(
+                "document.querySelector({selector:?}).textContent.includes({word:?})"
+            ));
+        }
+        crate::page::screenshot(&mut browser, "quic.png");
+        for width in [1440, 800, 360] {
+            browser.size(width, 900, 1.0);
+            assert_eq!(browser.evaluate(TOO_WIDE), serde_json::json!([]), "{width}");
+        }
+        assert_eq!(browser.faults(), [""; 0]);
+    });
 }
 
 /// A process that listens and accepts nothing.

@@ -11,7 +11,7 @@ mod overload;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use serde_json::Value;
 use weir_testbed::needs::{find_program, programs};
 
 use common::PATIENCE;
-use overload::{Bed, GUARD_METRICS, Load, PROXY_METRICS};
+use overload::{Bed, GUARD_METRICS, Load, PROXY_METRICS, quic_server};
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 const ADDRESS: &str = "127.0.0.1:9090";
@@ -157,6 +157,7 @@ fn queries() -> BTreeMap<String, String> {
             .replace("$instance", ".*")
             .replace("$listener", ".*")
             .replace("$proxy", ".*")
+            .replace("$quic", ".*")
             .replace("$__rate_interval", "15s")
             .replace("$__interval", "1m");
         assert!(
@@ -192,8 +193,11 @@ fn queries() -> BTreeMap<String, String> {
 #[test]
 fn the_dashboard_has_every_verdict_that_refuses() {
     let queries = queries();
-    for verdict in weir_core::verdict::refusals() {
-        let name = format!("weir_{}_total", verdict.name);
+    let quic = weir_core::quic::QUIC_VERDICTS.iter();
+    let quic = quic.filter(|row| row.kind == weir_core::verdict::Kind::Refuse);
+    let names = weir_core::verdict::refusals().map(|row| row.name);
+    for name in names.chain(quic.map(|row| row.name)) {
+        let name = format!("weir_{name}_total");
         let mut all = queries.values();
         assert!(all.any(|query| query.contains(&name)), "{name}");
     }
@@ -214,9 +218,12 @@ fn every_query_of_the_dashboard_and_every_rule_finds_what_weir_says() {
     if !programs(&["prometheus"]) {
         return;
     }
-    let Some(bed) = Bed::new("prometheus") else {
+    const QUIC: &str = "[[quic]]\nname = \"h3\"\naddress = \"*:8443\"\n";
+    let Some(bed) = Bed::with("prometheus", QUIC) else {
         return;
     };
+    // Its buffer has a size once somebody has come.
+    let _server = quic_server(SocketAddr::from(([127, 0, 0, 1], 8443)));
     let prometheus = Prometheus::start(&bed.folder.path);
     let _load = Load::start();
     let queries = queries();
@@ -267,6 +274,8 @@ fn rules_are_evaluated(prometheus: &Prometheus) {
     ];
     let quiet = [
         "WeirListenerNotInForce",
+        "WeirQuicNotInForce",
+        "WeirQuicOverload",
         "WeirRestarts",
         "WeirProxyNoBackend",
         "WeirLogLost",
@@ -278,7 +287,7 @@ fn rules_are_evaluated(prometheus: &Prometheus) {
         let rules: Vec<&Value> = groups
             .flat_map(|group| group["rules"].as_array().unwrap())
             .collect();
-        assert_eq!(rules.len(), 20, "{rules:#?}");
+        assert_eq!(rules.len(), 24, "{rules:#?}");
         for rule in &rules {
             assert_ne!(rule["health"], "err", "{rule:#}");
         }

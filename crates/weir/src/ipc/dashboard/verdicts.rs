@@ -1,12 +1,17 @@
-//! What the page must know of verdicts to draw them: the table of bpf/abi/guard.h, and the stage that decides each.
+//! What the page must know of verdicts to draw them: the tables of bpf/abi/guard.h and quic.h, and the stage that decides
+//! each.
 
 use std::sync::LazyLock;
 
 use axum::Json;
 use serde_json::{Value, json};
+use weir_core::quic::{QUIC_VERDICTS, QuicVerdictInfo};
 use weir_core::verdict::{ADMITS, Kind, LET_IN, SYNS, VERDICTS, Verdict, VerdictInfo, refusals};
 
-static LIST: LazyLock<Value> = LazyLock::new(|| VERDICTS.iter().map(row).collect());
+static LIST: LazyLock<Value> = LazyLock::new(|| {
+    let quic = QUIC_VERDICTS.iter().map(quic_row);
+    VERDICTS.iter().map(row).chain(quic).collect()
+});
 
 /// All of them, in their order.
 pub async fn list() -> Json<&'static Value> {
@@ -18,12 +23,7 @@ fn row(row: &VerdictInfo) -> Value {
     json!({
         "name": row.name,
         "text": row.text,
-        "kind": match row.kind {
-            Kind::Pass => "pass",
-            Kind::Refuse => "refuse",
-            Kind::Answer => "answer",
-            Kind::Note => "note",
-        },
+        "kind": word(row.kind),
         "stage": stage(verdict),
         // Each SYN has one of these.
         "is_syn": SYNS.contains(&verdict),
@@ -32,6 +32,29 @@ fn row(row: &VerdictInfo) -> Value {
         "admits": ADMITS.contains(&verdict),
         "refuses": refusals().any(|refusal| refusal.verdict == verdict),
     })
+}
+
+/// Of a QUIC listener. Its attempts are no SYNs, and pass none of the stages that the page draws.
+fn quic_row(row: &QuicVerdictInfo) -> Value {
+    json!({
+        "name": row.name,
+        "text": row.text,
+        "kind": word(row.kind),
+        "stage": "quic",
+        "is_syn": false,
+        "lets_in": false,
+        "admits": row.kind == Kind::Pass,
+        "refuses": row.kind == Kind::Refuse,
+    })
+}
+
+fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pass => "pass",
+        Kind::Refuse => "refuse",
+        Kind::Answer => "answer",
+        Kind::Note => "note",
+    }
 }
 
 /// The stage that decides it (docs/architecture.md).
@@ -60,7 +83,8 @@ mod tests {
     #[test]
     fn every_verdict_is_there_and_every_refusal_has_a_stage_that_the_page_draws() {
         let rows = LIST.as_array().unwrap();
-        assert_eq!(rows.len(), VERDICTS.len());
+        assert_eq!(rows.len(), VERDICTS.len() + QUIC_VERDICTS.len());
+        let (rows, quic) = rows.split_at(VERDICTS.len());
         let refuse: Vec<&Value> = rows.iter().filter(|row| row["kind"] == "refuse").collect();
         for row in &refuse {
             let stage = row["stage"].as_str().unwrap();
@@ -73,5 +97,13 @@ mod tests {
         assert_eq!((of("police"), of("queue"), of("close")), (4, 2, 1));
         let summed = rows.iter().filter(|row| row["refuses"] == true).count();
         assert_eq!(summed, refuse.len() - 1, "all but fin_reset");
+        // No SYN is counted twice, and no river has them.
+        for row in quic {
+            assert_eq!(
+                (&row["stage"], &row["is_syn"]),
+                (&json!("quic"), &json!(false))
+            );
+            assert_eq!(row["refuses"], row["kind"] == "refuse");
+        }
     }
 }
