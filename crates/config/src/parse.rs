@@ -41,6 +41,7 @@ pub fn parse(file: &str, source: &str) -> Result<Config, Problems> {
         return Err(problems(reader));
     }
     warn_of_unused(&mut reader, &config, origins.of::<Class>());
+    warn_of_quic_alone(&mut reader, &config, origins.of::<QuicListener>());
     warn_of_metrics(&mut reader, &config, origins.of::<MetricsSettings>());
     config.warnings = warnings(reader);
     for proxy in &mut config.proxies {
@@ -273,6 +274,21 @@ fn warn_of_unused(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) 
     let classes: Vec<(&Class, Vec<&str>)> = config.classes.iter().zip(given).collect();
     for (index, text) in unused(&classes, &around) {
         reader.warn(&origins[index], text);
+    }
+}
+
+/// Clients that are refused by UDP take TCP.
+fn warn_of_quic_alone(reader: &mut Reader<'_>, config: &Config, origins: &[Origin]) {
+    for (quic, origin) in config.quic.iter().zip(origins) {
+        let port = quic.address.port;
+        let mut listeners = config.listeners.iter();
+        if !listeners.any(|listener| listener.address.port == port) {
+            let text = format!(
+                "quic {:?}: no [[listener]] guards TCP port {port}: if a server listens there, clients that are refused come to it",
+                quic.name
+            );
+            reader.warn(origin, text);
+        }
     }
 }
 

@@ -49,7 +49,10 @@ pub use programs::probe_all;
 pub use quic::{Around, Quic};
 pub use random::random;
 pub use residence::{MAX_PORTS, Residences, tick};
-pub use sockets::{ListenQueue, OwnedSocket, Unaccepted, listen_queues, owned_sockets, unaccepted};
+pub use sockets::{
+    BoundUdp, ListenQueue, OwnedSocket, Unaccepted, bound_udp, listen_queues, owned_sockets,
+    unaccepted,
+};
 pub use splice::{Splice, SpliceLane, SplicePair};
 pub use sysctl::TcpOptions;
 pub use timewait::{TimeWait, TimeWaitFigures};

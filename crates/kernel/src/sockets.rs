@@ -1,4 +1,5 @@
-//! The listening TCP sockets of a network namespace and their users, by sock_diag(7).
+//! The listening TCP sockets of a network namespace and their users, and the UDP sockets that anybody may send to, by
+//! sock_diag(7).
 //!
 //! The kernel walks its table of listeners alone, as the request names no other state. /proc/net/tcp has every
 //! connection too: it is long when the server is overloaded. Only [`unaccepted`] walks the connections, for a command that
@@ -12,7 +13,9 @@ use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_sock_diag::SockDiagMessage;
-use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP, TCP_CLOSE_WAIT};
+use netlink_packet_sock_diag::constants::{
+    AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP, TCP_CLOSE_WAIT,
+};
 use netlink_packet_sock_diag::inet::{
     ExtensionFlags, InetRequest, InetResponse, InetResponseHeader, SocketId, StateFlags, nlas::Nla,
 };
@@ -66,7 +69,7 @@ pub fn listen_queues() -> io::Result<Vec<ListenQueue>> {
     let mut queues = Vec::new();
     for family in [AF_INET, AF_INET6] {
         ask(
-            family,
+            (family, IPPROTO_TCP),
             StateFlags::LISTEN,
             ExtensionFlags::SKMEMINFO,
             |response| {
@@ -87,6 +90,56 @@ pub fn listen_queues() -> io::Result<Vec<ListenQueue>> {
         )?;
     }
     Ok(queues)
+}
+
+/// A UDP socket that has an address and no peer: anybody may send to it, as to that of a QUIC server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BoundUdp {
+    /// Its local address; `0.0.0.0` or `::` for any.
+    pub local: SocketAddr,
+    /// An IPv6 socket that takes no IPv4 (IPV6_V6ONLY).
+    pub v6only: bool,
+    /// Its inode number, by which /proc/PID/fd names it; 0: it is the kernel's own.
+    pub inode: u64,
+    /// Bytes that its receive buffer takes (`sk_rcvbuf`): twice what was asked for with SO_RCVBUF. `None`: the kernel does
+    /// not say.
+    pub receive_buffer: Option<u32>,
+    /// Datagrams that it has dropped, nearly all because that buffer was full; wraps. `None` likewise.
+    pub drops: Option<u32>,
+}
+
+/// The UDP sockets without a peer of the calling thread's network namespace, IPv4 before IPv6.
+///
+/// # Errors
+/// The kernel has no udp_diag (CONFIG_INET_UDP_DIAG), or answers in a form that is not known.
+pub fn bound_udp() -> io::Result<Vec<BoundUdp>> {
+    let mut sockets = Vec::new();
+    for family in [AF_INET, AF_INET6] {
+        // UDP has two states, and this is that of sockets without a peer.
+        let (states, memory) = (StateFlags::CLOSE, ExtensionFlags::SKMEMINFO);
+        ask((family, IPPROTO_UDP), states, memory, |response| {
+            let of = of_header(&response.header);
+            let mut found = BoundUdp {
+                local: of.local,
+                v6only: false,
+                inode: of.inode,
+                receive_buffer: None,
+                drops: None,
+            };
+            for nla in &response.nlas {
+                match nla {
+                    Nla::SkV6Only(only) => found.v6only = *only,
+                    Nla::MemInfo(memory) => {
+                        found.receive_buffer = Some(memory.receive_queue_max);
+                        found.drops = Some(memory.drops);
+                    }
+                    _ => {}
+                }
+            }
+            sockets.push(found);
+        })?;
+    }
+    Ok(sockets)
 }
 
 /// A connection that no process has accepted yet.
@@ -111,7 +164,8 @@ pub fn unaccepted() -> io::Result<Vec<Unaccepted>> {
     let mut waiting = Vec::new();
     for family in [AF_INET, AF_INET6] {
         let states = StateFlags::ESTABLISHED | StateFlags::CLOSE_WAIT;
-        ask(family, states, ExtensionFlags::empty(), |response| {
+        let sockets = (family, IPPROTO_TCP);
+        ask(sockets, states, ExtensionFlags::empty(), |response| {
             let header = &response.header;
             // accept() gives a connection its file, and with it the inode.
             if header.inode == 0 {
@@ -156,16 +210,16 @@ fn of_header(header: &InetResponseHeader) -> OwnedSocket {
 /// Asks for the listeners of one address family.
 fn dump(family: u8, mut found: impl FnMut(InetResponseHeader)) -> io::Result<()> {
     ask(
-        family,
+        (family, IPPROTO_TCP),
         StateFlags::LISTEN,
         ExtensionFlags::empty(),
         |response| found(response.header),
     )
 }
 
-/// The same with what there is to say beside the header.
+/// Asks for the sockets of an address family and a protocol, with what there is to say beside the header.
 fn ask(
-    family: u8,
+    (family, protocol): (u8, u8),
     states: StateFlags,
     extensions: ExtensionFlags,
     mut found: impl FnMut(InetResponse),
@@ -173,7 +227,7 @@ fn ask(
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
     socket.connect(&NetlinkAddr::new(0, 0))?;
-    socket.send(&request(family, states, extensions), 0)?;
+    socket.send(&request(family, protocol, states, extensions), 0)?;
     loop {
         let (bytes, _) = socket.recv_from_full()?;
         let mut rest = &bytes[..];
@@ -195,10 +249,10 @@ fn ask(
     }
 }
 
-fn request(family: u8, states: StateFlags, extensions: ExtensionFlags) -> Vec<u8> {
+fn request(family: u8, protocol: u8, states: StateFlags, extensions: ExtensionFlags) -> Vec<u8> {
     let request = SockDiagMessage::InetRequest(InetRequest {
         family,
-        protocol: IPPROTO_TCP,
+        protocol,
         extensions,
         states,
         // Any address, port and interface.
@@ -215,7 +269,7 @@ fn request(family: u8, states: StateFlags, extensions: ExtensionFlags) -> Vec<u8
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::fd::AsRawFd;
 
     use super::*;
@@ -295,6 +349,38 @@ mod tests {
         let left = waiting();
         assert!(left.len() == 1 && before.contains(&left[0]), "{left:?}");
         drop((accepted, second));
+    }
+
+    #[test]
+    fn udp_sockets_without_a_peer_are_found_with_the_size_of_their_receive_buffer() {
+        use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+
+        for address in ["127.0.0.1:0", "[::1]:0", "0.0.0.0:0", "[::]:0"] {
+            let socket = UdpSocket::bind(address).unwrap();
+            setsockopt(&socket, sockopt::RcvBuf, &50_000).unwrap();
+            let buffer = getsockopt(&socket, sockopt::RcvBuf).unwrap();
+            let expected = BoundUdp {
+                local: socket.local_addr().unwrap(),
+                // bind() makes it so, as no IPv4 address is meant.
+                v6only: address == "[::1]:0",
+                inode: inode_of(&socket),
+                receive_buffer: Some(buffer as u32),
+                drops: Some(0),
+            };
+            let found = || {
+                let mut all = bound_udp().unwrap().into_iter();
+                all.find(|one| one.inode == expected.inode)
+            };
+            assert_eq!(found(), Some(expected), "{address}");
+            let peer = UdpSocket::bind((expected.local.ip(), 0)).unwrap();
+            let to = peer.local_addr().unwrap().port();
+            let loopback = match expected.local.is_ipv4() {
+                true => SocketAddr::from(([127, 0, 0, 1], to)),
+                false => SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], to)),
+            };
+            socket.connect(loopback).unwrap();
+            assert_eq!(found(), None, "{address} has a peer");
+        }
     }
 
     /// How many messages a dump answers with is what grows.

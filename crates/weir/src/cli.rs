@@ -127,7 +127,8 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct Protect {
     /// TCP ports that servers listen on, or that containers publish (`docker run -p`); or `all`: every one that a server of this
-    /// network namespace listens on, also those that come later
+    /// network namespace listens on, also those that come later. Where a UDP socket is bound to such a port too, new QUIC
+    /// connections (HTTP/3) to it are held to what its server answers; other datagrams pass
     #[arg(value_name = "PORT", required = true, value_parser = parsed(parse_target))]
     pub targets: Vec<Target>,
     /// Address that the server listens on; * is every address, IPv4 and IPv6
@@ -142,6 +143,9 @@ pub struct Protect {
     /// Protect also while nothing listens on a port
     #[arg(long)]
     pub anyway: bool,
+    /// Leave UDP alone: guard no QUIC (HTTP/3)
+    #[arg(long)]
+    pub no_quic: bool,
     /// Print sampled refusals to stderr
     #[arg(long, short)]
     pub verbose: bool,

@@ -24,4 +24,5 @@ pub mod qdiscs;
 pub mod shortcomings;
 pub mod sockets;
 pub mod translation;
+pub mod udp;
 pub mod vrf;

@@ -51,7 +51,8 @@ fn every_key_is_read() {
 
 #[test]
 fn left_out_keys_have_the_defaults_and_are_not_odd() {
-    let config = parse("f", "[[quic]]\naddress = \"[::]:443\"\n").unwrap();
+    let file = "[[quic]]\naddress = \"[::]:443\"\n[[listener]]\naddress = \"*:443\"\n";
+    let config = parse("f", file).unwrap();
     let address = crate::parse_listen_address("[::]:443").unwrap();
     assert_eq!(config.quic, [QuicListener::new("quic-443", address)]);
     assert_eq!(config.warnings, []);
@@ -158,7 +159,9 @@ fn more_than_the_tables_hold_are_refused() {
 #[test]
 fn each_setting_that_is_hardly_meant_is_named() {
     let warnings = |line: &str| -> Vec<String> {
-        let config = parse("f", &format!("[[quic]]\naddress = \"*:443\"\n{line}\n")).unwrap();
+        let file =
+            format!("[[listener]]\naddress = \"*:443\"\n[[quic]]\naddress = \"*:443\"\n{line}\n");
+        let config = parse("f", &file).unwrap();
         config.warnings.into_iter().map(|one| one.text).collect()
     };
     for (line, part) in [
@@ -174,4 +177,19 @@ fn each_setting_that_is_hardly_meant_is_named() {
     for line in ["room = 0", "floor = 0", "room = 1\nfloor = 0.5"] {
         assert_eq!(warnings(line), Vec::<String>::new(), "{line}");
     }
+}
+
+#[test]
+fn a_quic_listener_without_a_listener_of_its_port_is_named() {
+    let warnings = |rest: &str| parse("f", rest).unwrap().warnings;
+    let quic = "[[quic]]\naddress = \"*:443\"\n";
+    let listener = |at: &str| format!("[[listener]]\naddress = \"{at}\"\n");
+    let odd = warnings(&(listener("*:80") + quic));
+    assert_eq!(odd.len(), 1, "{odd:?}");
+    assert_eq!(
+        odd[0].to_string(),
+        "f:3:1: quic \"quic-443\": no [[listener]] guards TCP port 443: if a server listens there, clients that are refused \
+         come to it"
+    );
+    assert_eq!(warnings(&(listener("10.0.0.1:443") + quic)), []);
 }

@@ -15,6 +15,7 @@ use weir_kernel::{
 };
 
 mod scope;
+mod udp;
 
 use scope::Scope;
 
@@ -194,8 +195,12 @@ fn facts(runtime_dir: &Path, begun: &Glimpse) -> Result<Facts> {
     let chains = chains::all().unwrap_or_default();
     let guarded_from_outside = guarded_from_outside(runtime_dir, &chains);
     let is_guarded_outside = !guarded_from_outside.is_empty();
-    let sockets = sockets(runtime_dir, begun, is_guarded_outside);
+    let status = status(runtime_dir);
+    let sockets = sockets(status.as_ref(), begun, is_guarded_outside);
+    let tcp = sockets.as_deref().unwrap_or_default();
     Ok(Facts {
+        rmem_max: sysctl("net/core/rmem_max"),
+        udp: udp::found(tcp, status.as_ref()),
         tw_reuse: sysctl("net/ipv4/tcp_tw_reuse"),
         timestamps: sysctl("net/ipv4/tcp_timestamps"),
         rfc1337: sysctl("net/ipv4/tcp_rfc1337"),
@@ -333,14 +338,14 @@ fn guarded_from_outside(runtime_dir: &Path, chains: &[Chain]) -> Vec<String> {
 }
 
 fn sockets(
-    runtime_dir: &Path,
+    status: Option<&Status>,
     begun: &Glimpse,
     is_guarded_outside: bool,
 ) -> weir_kernel::Result<Vec<Socket>> {
     let listening = Guard::load()?.listen_sockets()?;
     let now = begun.next();
     let mut owners = owners(&listening.iter().map(|socket| socket.inode).collect());
-    let guarded = guarded(runtime_dir);
+    let guarded = status.map_or_else(BTreeMap::new, guarded);
     let mut vrfs = vrf::bound_sockets();
     let socket = |socket: weir_kernel::ListenSocket| {
         let owner = owners.remove(&socket.inode);
@@ -361,12 +366,14 @@ fn sockets(
     Ok(listening.into_iter().map(socket).collect())
 }
 
-/// What a weir that runs here does for each socket, by its address; nothing if none runs or answers.
-fn guarded(runtime_dir: &Path) -> BTreeMap<String, Guarded> {
+/// What a weir that runs here says; `None` if none runs or answers.
+fn status(runtime_dir: &Path) -> Option<Status> {
     let asked = namespace().and_then(|here| ask(runtime_dir, here, &Question::Status));
-    let Ok(Some(status)): Result<Option<Status>> = asked else {
-        return BTreeMap::new();
-    };
+    asked.ok().flatten()
+}
+
+/// What it does for each socket, by its address.
+fn guarded(status: &Status) -> BTreeMap<String, Guarded> {
     let of = |listener: &weir_api::Listener| {
         let would = listener.offered.zip(listener.would_refuse);
         let guarded = Guarded {

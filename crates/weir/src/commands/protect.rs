@@ -3,22 +3,25 @@
 mod elsewhere;
 mod published;
 mod summary;
+mod udp;
 mod unheard;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
+use weir_api::Quic;
 use weir_config::{Config, Table, Warning};
 use weir_core::listener::{ListenAddress, Listener, Mode};
+use weir_core::quic::QuicListener;
 use weir_core::workload::Where;
 use weir_kernel::ListenSocket;
 
 use crate::cli::{Protect, Target};
 use crate::daemon::attachment::missing;
 use crate::daemon::backend::Backend;
-use crate::daemon::guard::Start;
 use crate::daemon::guard::elsewhere::Every;
+use crate::daemon::guard::{Daemon, Start};
 use crate::daemon::session::{Session, listeners_of};
 use crate::failure::{Code, Failure, Result};
 use crate::host::containers;
@@ -46,7 +49,16 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     wanted.follow_published(args)?;
     let start = Start::prepare(runtime_dir, &wanted.at_first()?)?;
     let there = start.guard.listen_sockets()?;
-    let listeners = wanted.listeners(&there)?;
+    let mut listeners = wanted.listeners(&there)?;
+    let servers = match args.no_quic {
+        true => Vec::new(),
+        false => udp::servers(wanted.ports.as_deref()),
+    };
+    let template = udp::template(&wanted.template, &args.policy.given());
+    let quic = udp::beside(&listeners, &template, &servers);
+    if wanted.ports.is_some() && !args.anyway {
+        udp::without_tcp(&mut listeners, &quic, &there);
+    }
     let is_here = |listener: &&Listener| listener.location == Where::Here;
     let here: Vec<Listener> = listeners.iter().filter(is_here).cloned().collect();
     if !start.elsewhere || !here.is_empty() {
@@ -57,7 +69,13 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     }
     privileges::keep_those_of_guard(start.elsewhere, None, None);
     if start.elsewhere {
-        return elsewhere::run(start, listeners, wanted.every(), &wanted.published, args);
+        return elsewhere::run(
+            start,
+            (listeners, quic),
+            wanted.every(),
+            &wanted.published,
+            args,
+        );
     }
     published::say(&wanted.published)?;
     let config = Config {
@@ -65,20 +83,42 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
         ..Config::default()
     };
     let mut daemon = start.daemon(&config, None, args.verbose)?;
+    guard_quic(&mut daemon, quic)?;
     let session = &daemon.service.session;
     session.notices()?.iter().for_each(warn_text);
-    let warnings = shortcomings::warnings(&config.listeners, &there);
+    let mut warnings = shortcomings::warnings(&config.listeners, &there);
+    warnings.extend(shortcomings::udp_warnings(
+        daemon.service.quic().list(),
+        &servers,
+    ));
     warnings.iter().for_each(warn_text);
-    print(&on_lines(session, &wanted)?)?;
+    let quic = daemon.service.quic();
+    print(&on_lines(
+        session,
+        (&quic.report()?, quic.interfaces()),
+        &wanted,
+    )?)?;
     if wanted.ports.is_none() {
-        let template = wanted.template.clone();
+        let tcp = wanted.template.clone();
+        let quic = (!args.no_quic).then_some(template);
         daemon
             .service
-            .follow_sockets(move |port| for_port(&template, port));
+            .follow_sockets(move |port| for_port(&tcp, port), quic);
     }
     let since = Instant::now();
     let totals = daemon.guard()?;
     print(&summary::text(&totals, since.elapsed()))
+}
+
+/// Guards these too. Where this is not possible, what is guarded by TCP stays so.
+fn guard_quic(daemon: &mut Daemon, quic: Vec<QuicListener>) -> Result<()> {
+    match daemon.service.guard_quic(quic) {
+        Err(failure) if daemon.service.session.asked().next().is_some() => {
+            warn_text(&format!("QUIC is not guarded: {failure}"));
+            Ok(())
+        }
+        done => done,
+    }
 }
 
 /// What the arguments ask for.
@@ -218,17 +258,23 @@ impl Wanted {
     }
 
     /// `port 80`, `10.0.0.1:80`, `ports 80, 443`, `all 7 listeners`.
-    fn object(&self, listeners: usize) -> String {
+    fn object(&self, guarded: &[weir_api::Listener]) -> String {
         let ip = self.template.address.ip;
         let on = ip.map_or(String::new(), |ip| format!(" on {ip}"));
         match &self.ports {
             Some(ports) if ports.len() == 1 => summary::object(&self.template),
             Some(ports) => {
-                let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-                format!("ports {}{on}", ports.join(", "))
+                // Of some only a UDP socket may be there.
+                let name = |port: &u16| self.of_port(*port).address.to_string();
+                let has = |port: &&u16| guarded.iter().any(|one| one.address == name(port));
+                let ports: Vec<String> = ports.iter().filter(has).map(u16::to_string).collect();
+                match ports.as_slice() {
+                    [one] => format!("port {one}{on}"),
+                    _ => format!("ports {}{on}", ports.join(", ")),
+                }
             }
             None => {
-                let count = describe::count(listeners, "listener");
+                let count = describe::count(guarded.len(), "listener");
                 format!("all TCP servers{on}, {count} now")
             }
         }
@@ -283,8 +329,13 @@ fn listen(wanted: &Wanted, listeners: &[Listener], there: &[ListenSocket]) -> Re
     Failure::all(failures.collect()).map_or(Ok(()), Err)
 }
 
-/// The lines that say that protection is on: one, and one for each listener if there are several.
-fn on_lines<B: Backend>(session: &Session<B>, wanted: &Wanted) -> Result<String> {
+/// The lines that say that protection is on: one, and one for each listener if there are several, and one for UDP. The QUIC
+/// listeners come with the interfaces on which they are guarded.
+fn on_lines<B: Backend>(
+    session: &Session<B>,
+    (quic, quic_on): (&[Quic], Vec<&str>),
+    wanted: &Wanted,
+) -> Result<String> {
     let verb = match wanted.template.mode {
         Mode::Enforce => "protecting",
         Mode::Observe => "observing",
@@ -296,10 +347,16 @@ fn on_lines<B: Backend>(session: &Session<B>, wanted: &Wanted) -> Result<String>
         Some(one) => describe::interfaces(session.interfaces_of(&one.name)),
         None => describe::interfaces(session.interfaces().iter().map(|one| one.name.as_str())),
     };
-    let object = wanted.object(reports.len());
+    if wanted.ports.is_some() && reports.is_empty() && !quic.is_empty() {
+        let interfaces = describe::interfaces(quic_on);
+        return Ok(udp::line_alone(verb, quic, &interfaces));
+    }
+    let object = wanted.object(&reports);
     let head = format!("weir: {verb} {object} ({policy}) on {interfaces}; ");
+    let udp = udp::line(quic).into_iter();
     if let (Some(_), [one]) = (&wanted.ports, reports.as_slice()) {
-        return Ok(format!("{head}{}; Ctrl-C takes it off\n", queue(one)));
+        let udp: String = udp.map(|line| indent(&line)).collect();
+        return Ok(format!("{head}{}; Ctrl-C takes it off\n{udp}", queue(one)));
     }
     let line = |one: &weir_api::Listener| format!("{}: {}", one.address, queue(one));
     let mut lines: Vec<String> = reports.iter().take(SHOWN).map(line).collect();
@@ -309,6 +366,7 @@ fn on_lines<B: Backend>(session: &Session<B>, wanted: &Wanted) -> Result<String>
             reports.len() - SHOWN
         ));
     }
+    lines.extend(udp);
     Ok(format!(
         "{head}Ctrl-C takes it off\n{}",
         indent(&lines.join("\n"))

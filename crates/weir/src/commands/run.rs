@@ -12,11 +12,12 @@ use crate::daemon::guard::Start;
 use crate::daemon::session::Session;
 use crate::failure::{Cause, Failure, Result};
 use crate::host::config::{self, Source};
-use crate::host::{privileges, shortcomings};
+use crate::host::{privileges, shortcomings, udp};
 use crate::ipc::dashboard::Token;
 use crate::shape::interface;
 use crate::shape::lock::Changes;
 use crate::show::describe;
+use crate::show::report::quic;
 
 /// Runs the command.
 pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
@@ -45,7 +46,11 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
         .iter()
         .filter(|l| l.location == Where::Here);
     let own: Vec<Listener> = own.cloned().collect();
-    let shortcomings = shortcomings::warnings(&own, &there);
+    let mut shortcomings = shortcomings::warnings(&own, &there);
+    if !config.quic.is_empty() {
+        let servers = udp::servers(udp::sockets().unwrap_or_default());
+        shortcomings.extend(shortcomings::udp_warnings(&config.quic, &servers));
+    }
     privileges::keep_those_of_guard(start.elsewhere, config.api.as_ref(), config.events.as_ref());
     // One guard has the namespace: what another one has put there was left by it.
     let left = Changes::new(runtime_dir).and_then(|changes| interface::remove_left_over(&changes));
@@ -76,13 +81,17 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     for text in shortcomings {
         tracing::warn!("{text}");
     }
-    for total in daemon.guard()? {
+    let totals = daemon.guard()?;
+    for total in totals.listeners {
         let listener = &total.listener;
         let mut text = describe::totals(listener.mode, &total.counters, total.would);
         if let Some(waits) = describe::waits(&total.waits) {
             text += &format!("; {waits}");
         }
         tracing::info!("{}: off; {text}", listener.name);
+    }
+    for quic in totals.quic {
+        tracing::info!("{}: off; {}", quic.name, quic::totals(&quic));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ pub mod fuzzing;
 mod glances;
 mod parts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ use weir_api::{Answer, Changed, ClassChange, Process, Question, Reloaded, Status
 use weir_config::{ApiSettings, Config, Environment};
 use weir_core::controller::Settings;
 use weir_core::listener::Listener;
+use weir_core::quic::QuicListener;
 use weir_core::refusals::Refusal;
 use weir_core::timewait::Destination;
 use weir_core::workload::Where;
@@ -201,8 +202,13 @@ pub struct Daemon {
     elsewhere: bool,
 }
 
-/// What was done until the end, of each listener.
-pub type Totals = Vec<Total>;
+/// What was done until the end.
+pub struct Totals {
+    /// Of each listener.
+    pub listeners: Vec<Total>,
+    /// Of each QUIC listener.
+    pub quic: Vec<weir_api::Quic>,
+}
 
 impl Daemon {
     /// Opens the API.
@@ -249,6 +255,10 @@ impl Daemon {
         self.frame.run(&mut self.service)?;
         self.service.look_now(Instant::now());
         self.frame.note_stop();
+        let quic = self.service.quic.report().unwrap_or_else(|failure| {
+            tracing::warn!("counters of QUIC listeners cannot be read: {failure}");
+            Vec::new()
+        });
         let (mut session, overload) = (self.service.session, self.service.overload);
         let elsewhere = self.service.elsewhere;
         if session.cookies_may_be_out() || elsewhere.cookies_may_be_out(session.spaces()) {
@@ -261,7 +271,7 @@ impl Daemon {
             Vec::new()
         });
         let totals = elsewhere.with_totals(session.spaces(), totals);
-        let totals = totals
+        let listeners = totals
             .into_iter()
             .map(|(listener, counters)| Total {
                 listener: listener.clone(),
@@ -279,7 +289,7 @@ impl Daemon {
         if let Some(End::Detach(client, answer)) = self.service.end {
             client.answer(&answer);
         }
-        Ok(totals)
+        Ok(Totals { listeners, quic })
     }
 }
 
@@ -319,6 +329,10 @@ pub struct GuardService<B> {
 /// Follows the sockets of servers that come (`weir protect all`).
 struct Follow {
     listener: Box<dyn Fn(u16) -> Listener>,
+    /// The policy of QUIC listeners beside them; `None`: UDP is left alone.
+    quic: Option<QuicListener>,
+    /// Sockets, by their inode numbers, that were looked at and belong to none that is to be guarded.
+    not_quic: BTreeSet<u64>,
     due: Instant,
     /// Ports that were left out and are known to be.
     left_out: Vec<u16>,

@@ -5,8 +5,9 @@ mod elsewhere;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use weir_config::Table;
 use weir_core::controller::{ListenerReading, Settings};
-use weir_core::listener::Mode;
+use weir_core::listener::{ListenAddress, Mode};
 use weir_core::quic::{QuicCounters, QuicListener, QuicSocket};
 use weir_core::refusals::Refusal;
 use weir_kernel::{Around, Quic};
@@ -182,6 +183,12 @@ impl QuicGuard {
         }
     }
 
+    /// The names of the interfaces with the programs on them.
+    pub fn interfaces(&self) -> Vec<&str> {
+        let names = self.interfaces.values().flatten();
+        names.map(String::as_str).collect()
+    }
+
     /// What is not as asked for, a sentence each.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
         let interfaces = self.interfaces.values();
@@ -309,6 +316,18 @@ fn beside(list: &[QuicListener], controller: Option<&Settings>) -> Vec<QuicListe
         None => one.clone(),
     };
     list.iter().map(beside).collect()
+}
+
+/// A QUIC listener of this policy at an address; without a name, it is called by its port.
+pub fn at(template: &QuicListener, address: ListenAddress) -> QuicListener {
+    let mut one = QuicListener {
+        address,
+        ..template.clone()
+    };
+    if one.name.is_empty() {
+        one.take_default_name();
+    }
+    one
 }
 
 /// Whether a listener is to be guarded on the interface of this name.

@@ -12,11 +12,13 @@ use crate::show::describe;
 mod finding;
 mod queues;
 mod socket;
+mod udp;
 
 pub use finding::{Finding, Object, State, fold};
 use finding::{finding, finding_about};
 use queues::{full_queue, long_queue};
 pub use socket::{Guarded, Passage, Queue, Socket};
+pub use udp::{Beside, Udp, small_receive_buffer};
 
 /// What was seen on this machine; `None` is what could not be read.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +55,10 @@ pub struct Facts {
     pub local_ports: u32,
     /// Who takes many of them.
     pub ports: Vec<Ports>,
+    /// `net.core.rmem_max`.
+    pub rmem_max: Option<u32>,
+    /// UDP sockets that are guarded, or whose process listens on the same port by TCP.
+    pub udp: Vec<Udp>,
     /// Listening sockets, or why they cannot be read.
     pub sockets: Result<Vec<Socket>, String>,
 }
@@ -108,6 +114,7 @@ pub fn advise(facts: &Facts) -> Vec<Finding> {
             object: None,
         }),
     }
+    findings.extend(facts.udp.iter().flat_map(|udp| udp::advise(udp, facts)));
     // Of a queue in trouble it is said already that more places would not help.
     let (idle, busy): (Vec<_>, Vec<_>) = sockets.iter().partition(|socket| socket.is_idle());
     let busy = busy

@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use weir_core::listener::Listener;
+use weir_core::quic::QuicListener;
 use weir_core::units::count;
 use weir_kernel::ListenSocket;
 
 use crate::host::containers;
-use crate::host::diagnosis::small_backlog;
+use crate::host::diagnosis::{small_backlog, small_receive_buffer};
 use crate::host::environment::sysctl;
 use crate::host::namespaces::Space;
 use crate::host::processes::{Process, owners};
 use crate::host::published::{DOCKER_PROXY, Proxy};
 use crate::host::sockets::is_served;
+use crate::host::udp::{self, UdpServer};
 
 /// Warnings of one kind that are printed; the others are counted.
 const SHOWN: usize = 5;
@@ -27,6 +29,36 @@ pub fn warnings(listeners: &[Listener], there: &[ListenSocket]) -> Vec<String> {
     };
     let sockets: Vec<&ListenSocket> = there.iter().filter(guarded).collect();
     of(&sockets)
+}
+
+/// Of the UDP sockets that the QUIC listeners are about: small receive buffers.
+pub fn udp_warnings(quic: &[QuicListener], servers: &[UdpServer]) -> Vec<String> {
+    let rmem_max = sysctl("net/core/rmem_max");
+    let guarded = servers.iter().filter(|server| {
+        let mut quic = quic.iter();
+        quic.any(|quic| udp::is_at(&server.socket, quic.address))
+    });
+    let small = guarded.filter_map(|UdpServer { socket, process }| {
+        let owner = process.as_ref().map(|own| own.comm.as_str());
+        let small = small_receive_buffer(socket.receive_buffer?, rmem_max, owner)?;
+        let of = owner.map_or(String::new(), |own| format!(" ({own})"));
+        Some(format!(
+            "receive buffer of {}{of} is {}\n  hint: {}",
+            socket.local, small.text, small.hint
+        ))
+    });
+    let mut warnings: Vec<String> = small.collect();
+    // Several sockets may share an address (SO_REUSEPORT).
+    warnings.dedup();
+    let more = warnings.len().saturating_sub(SHOWN);
+    if more > 0 {
+        warnings.truncate(SHOWN);
+        warnings.push(format!(
+            "{} too small; `weir doctor` names all",
+            count(more, "more receive buffer")
+        ));
+    }
+    warnings
 }
 
 fn of(sockets: &[&ListenSocket]) -> Vec<String> {

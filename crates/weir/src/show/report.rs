@@ -458,6 +458,12 @@ pub fn counter_table(counters: &BTreeMap<String, u64>) -> String {
     verdict_table(guard_verdicts(), counters, &View::default(), None)
 }
 
+/// The same of a QUIC listener.
+pub fn quic_counter_table(counters: &BTreeMap<String, u64>) -> String {
+    let verdicts = QUIC_VERDICTS.iter().map(|row| (row.name, row.text));
+    verdict_table(verdicts, counters, &View::default(), None)
+}
+
 /// Each verdict on a SYN with its sentence.
 fn guard_verdicts() -> impl Iterator<Item = (&'static str, &'static str)> {
     VERDICTS.iter().map(|row| (row.name, row.text))

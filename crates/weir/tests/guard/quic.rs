@@ -1,6 +1,6 @@
 //! QUIC servers under guard: what weir sees of attempts, and that it can be taken off again.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -8,7 +8,7 @@ use weir_client::{Event, TopSources, Why};
 use weir_testbed::netns::Netns;
 use weir_testbed::quic::{Outcome, QuicServer, QuicServerKind, attempt};
 
-use crate::common::{Bed, PATIENCE, PORT, Path, Weir, connect, listen, until, within};
+use crate::common::{BACKLOG, Bed, PATIENCE, PORT, Path, Weir, connect, listen, until, within};
 use crate::elsewhere::Server;
 
 fn guarded(bed: &Bed, keys: &str) -> Weir {
@@ -293,4 +293,131 @@ fn what_is_only_observed_would_have_been_refused() {
     let why: Why = serde_json::from_slice(&output.stdout).unwrap();
     assert!(why.observed && why.refusals[0].observed, "{why:#?}");
     assert!(why.text.contains("would have refused"), "{}", why.text);
+}
+
+/// A server of HTTP/1.1 and HTTP/3: both sockets, of one process.
+fn https(bed: &Bed) -> (TcpListener, QuicServer) {
+    let path = bed.veth4();
+    let server = QuicServer::start(bed.server(), path.at(PORT), quick()).unwrap();
+    (listen(bed.server(), path.at(PORT), BACKLOG), server)
+}
+
+#[test]
+fn protect_guards_udp_beside_tcp_and_says_so() {
+    let Some(bed) = Bed::new() else { return };
+    let (_listener, server) = https(&bed);
+    let mut weir = bed.protect(&PORT.to_string());
+    let first = format!("weir: protecting port {PORT} (reserv rst-syn");
+    assert!(weir.line.starts_with(&first), "{}", weir.line);
+    let udp = weir.next_line();
+    let expected = format!("  UDP port {PORT} too: new QUIC connections (vn, wait 20ms");
+    assert!(udp.starts_with(&expected), "{udp}");
+    let path = bed.veth4();
+    let mut quic = attempt(path.client, server.address(), PATIENCE)
+        .unwrap()
+        .connected();
+    let tcp = connect(path.client, path.at(PORT), 1);
+    assert_eq!(tcp.counts().0, 1);
+    assert_eq!(counter(&bed, "quic_answered"), 1);
+    assert_eq!(bed.counter(0, "syn_admitted"), 1);
+    assert_eq!(bed.status()["quic"][0]["name"], format!("quic-{PORT}"));
+    // The test server's receive buffer is that of the machine.
+    let said = bed.log_text();
+    assert!(
+        said.contains("receive buffer of 10.66.1.1:8080 ("),
+        "{said}"
+    );
+    weir.signal(Signal::SIGINT);
+    let (summary, exit) = weir.end();
+    assert!(exit.success(), "{exit}");
+    let tcp = format!("protection of port {PORT} is off");
+    let udp = format!("protection of UDP port {PORT} is off");
+    assert!(
+        summary.contains(&tcp) && summary.contains(&udp),
+        "{summary}"
+    );
+    assert!(
+        summary.contains("QUIC admitted 1 (answered 1)"),
+        "{summary}"
+    );
+    quic.echo(PATIENCE).unwrap();
+}
+
+#[test]
+fn of_a_port_with_a_udp_socket_alone_protect_guards_quic_only_and_says_so() {
+    let Some(bed) = Bed::new() else { return };
+    let path = bed.veth6();
+    let server = QuicServer::start(bed.server(), path.at(PORT), quick()).unwrap();
+    let weir = bed.protect(&format!("{PORT} --observe --reject-syn drop"));
+    let expected = format!("weir: observing UDP port {PORT} (drop, wait 20ms");
+    assert!(weir.line.starts_with(&expected), "{}", weir.line);
+    for words in [" on lo, ", "no TCP server listens there"] {
+        assert!(weir.line.contains(words), "{}", weir.line);
+    }
+    let outcome = attempt(path.client, server.address(), PATIENCE).unwrap();
+    outcome.connected();
+    assert_eq!(counter(&bed, "quic_answered"), 1);
+    let status = bed.status();
+    assert_eq!(status["listeners"].as_array().unwrap().len(), 0, "{status}");
+    assert_eq!(status["quic"][0]["mode"], "observe");
+}
+
+#[test]
+fn protect_leaves_udp_alone_where_it_is_told_to_or_no_udp_socket_is_bound() {
+    let Some(bed) = Bed::new() else { return };
+    let (_listener, _server) = https(&bed);
+    let weir = bed.protect(&format!("{PORT} --no-quic"));
+    assert_eq!(programs(&bed), ["guard_tc"]);
+    drop(weir);
+    let _other = listen(bed.server(), bed.veth4().at(PORT + 1), BACKLOG);
+    let _weir = bed.protect(&(PORT + 1).to_string());
+    assert_eq!(programs(&bed), ["guard_tc"]);
+    assert_eq!(bed.status()["quic"], serde_json::Value::Null);
+}
+
+#[test]
+fn protect_all_guards_udp_sockets_that_come_later_beside_tcp_servers_only() {
+    let Some(bed) = Bed::new() else { return };
+    let path = bed.veth4();
+    let _listener = listen(bed.server(), path.at(PORT), BACKLOG);
+    let _alone = within(bed.server(), || UdpSocket::bind(path.at(PORT + 1)).unwrap());
+    let _weir = bed.protect("all --reject-syn drop");
+    assert_eq!(bed.status()["quic"], serde_json::Value::Null);
+    let server = QuicServer::start(bed.server(), path.at(PORT), quick()).unwrap();
+    let quic = until("the UDP socket is guarded", || {
+        let quic = bed.status()["quic"].clone();
+        quic.is_array().then_some(quic)
+    });
+    assert_eq!(quic.as_array().unwrap().len(), 1, "{quic}");
+    assert_eq!(quic[0]["address"], format!("*:{PORT}"));
+    assert_eq!(quic[0]["refuse"], "drop");
+    let outcome = attempt(path.client, server.address(), PATIENCE).unwrap();
+    outcome.connected();
+    assert_eq!(counter(&bed, "quic_answered"), 1);
+}
+
+#[test]
+fn the_doctor_says_which_half_of_a_port_nothing_guards_and_whose_receive_buffer_is_small() {
+    let Some(bed) = Bed::new() else { return };
+    let (_listener, _server) = https(&bed);
+    let said = || -> Vec<String> {
+        let output = bed.weir("doctor --json");
+        assert!(output.status.success(), "{output:?}");
+        let doctor: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let advice = doctor["advice"].as_array().unwrap().iter();
+        let names =
+            advice.filter_map(|finding| finding["name"].as_str()?.split_once(" 10.66.1.1:"));
+        names.map(|(name, _)| name.to_owned()).collect()
+    };
+    let backlog = "backlog of";
+    let buffer = "receive buffer of";
+    assert_eq!(said(), [buffer, backlog]);
+    let weir = guarded(&bed, "");
+    assert_eq!(said(), [buffer, "TCP beside", backlog]);
+    drop(weir);
+    let weir = bed.protect(&format!("{PORT} --no-quic"));
+    assert_eq!(said(), [buffer, "UDP beside", backlog]);
+    drop(weir);
+    let _weir = bed.protect(&PORT.to_string());
+    assert_eq!(said(), [buffer, backlog]);
 }

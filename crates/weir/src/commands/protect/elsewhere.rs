@@ -6,10 +6,12 @@ use std::time::Instant;
 use weir_api::Workload;
 use weir_config::Config;
 use weir_core::listener::{Listener, Mode};
+use weir_core::quic::QuicListener;
 use weir_core::workload::Where;
 
 use super::published::{self, Published};
 use super::summary::{self, SHOWN, queue};
+use super::udp;
 use crate::cli::Protect;
 use crate::daemon::guard::Start;
 use crate::daemon::guard::elsewhere::Every;
@@ -18,13 +20,14 @@ use crate::show::describe;
 use crate::show::output::{print, warn_text};
 use crate::show::table::indent;
 
-/// Guards until Ctrl-C these listeners, or every server of a place; `published` are among them.
+/// Guards until Ctrl-C these listeners, or every server of a place; `published` are among them. The QUIC listeners are of
+/// weir's own network namespace.
 ///
 /// # Errors
 /// Nobody listens there (but for `--anyway`), or they cannot be guarded.
 pub fn run(
     start: Start,
-    listeners: Vec<Listener>,
+    (listeners, quic): (Vec<Listener>, Vec<QuicListener>),
     every: Option<Every>,
     published: &[Published],
     args: &Protect,
@@ -71,9 +74,13 @@ pub fn run(
         });
         Failure::all(failures.collect()).map_or(Ok(()), Err)?;
     }
+    super::guard_quic(&mut daemon, quic)?;
     published::say(published)?;
     daemon.service.session.notices()?.iter().for_each(warn_text);
     print(&on_lines(&asked, &reports))?;
+    if let Some(line) = udp::line(&daemon.service.quic().report()?) {
+        print(&indent(&line))?;
+    }
     let since = Instant::now();
     let totals = daemon.guard()?;
     print(&summary::text(&totals, since.elapsed()))

@@ -2,20 +2,50 @@
 
 use std::time::Duration;
 
+use weir_api::Quic;
 use weir_core::listener::{Listener, Mode};
 use weir_core::word::Word;
 
+use super::udp;
+use crate::daemon::guard::Totals;
 use crate::daemon::overload::Total;
 use crate::daemon::report::counters_by_name;
 use crate::show::describe;
-use crate::show::report::counter_table;
+use crate::show::report::quic::totals as quic_totals;
+use crate::show::report::{counter_table, quic_counter_table};
 use crate::show::table::indent;
 
 /// Listeners, or places of one, that the first lines name.
 pub const SHOWN: usize = 12;
 
-/// A paragraph for each listener that had a connection.
-pub fn text(totals: &[Total], time: Duration) -> String {
+/// A paragraph for each listener that had a connection, and for each QUIC listener that had one.
+pub fn text(totals: &Totals, time: Duration) -> String {
+    let quic = totals.quic.iter().map(|quic| of_quic(quic, time));
+    of_listeners(&totals.listeners, time) + &quic.collect::<String>()
+}
+
+fn of_quic(quic: &Quic, time: Duration) -> String {
+    let what = word(quic.mode == Mode::Observe.word());
+    let (object, seconds) = (udp::object(std::slice::from_ref(quic)), time.as_secs_f64());
+    let head = format!("weir: {what} of {object} is off after {seconds:.1} s: ");
+    match quic.counters.values().all(|n| *n == 0) {
+        true => head + "no new QUIC connection\n",
+        false => {
+            let counters = quic_counter_table(&quic.counters);
+            format!("{head}QUIC {}\n{}", quic_totals(quic), indent(&counters))
+        }
+    }
+}
+
+/// `protection` or `observation`
+fn word(observes: bool) -> &'static str {
+    match observes {
+        true => "observation",
+        false => "protection",
+    }
+}
+
+fn of_listeners(totals: &[Total], time: Duration) -> String {
     let idle = |total: &&Total| total.counters.rows().all(|(_, n)| n == 0);
     if let [total] = totals {
         return one(total, time);
@@ -37,10 +67,7 @@ fn one(total: &Total, time: Duration) -> String {
         waits,
         would,
     } = total;
-    let what = match listener.mode {
-        Mode::Enforce => "protection",
-        Mode::Observe => "observation",
-    };
+    let what = word(listener.mode == Mode::Observe);
     let first = format!(
         "weir: {what} of {} is off after {:.1} s: {}\n",
         object(listener),
@@ -122,7 +149,10 @@ weir: protection of port 80 is off after 12.3 s: admitted 70, refused 30 (30 %)
   syn_admitted       70
   syn_reset_full     30
 ";
-        assert_eq!(text(&[total(80, Mode::Enforce, 70, 30)], TIME), expected);
+        assert_eq!(
+            of_listeners(&[total(80, Mode::Enforce, 70, 30)], TIME),
+            expected
+        );
     }
 
     #[test]
@@ -132,7 +162,7 @@ weir: protection of port 80 is off after 12.3 s: admitted 70, refused 30 (30 %)
             offered: 100,
             refused: 55,
         });
-        let said = text(&[total], TIME);
+        let said = of_listeners(&[total], TIME);
         assert!(
             said.contains("admitted 45, would have refused 55 (55 %)\n"),
             "{said}"
@@ -140,9 +170,48 @@ weir: protection of port 80 is off after 12.3 s: admitted 70, refused 30 (30 %)
     }
 
     #[test]
+    fn of_udp_it_says_what_became_of_new_quic_connections() {
+        let mut quic = Quic {
+            address: "*:443".into(),
+            mode: "enforce".into(),
+            counters: [
+                ("quic_admitted", 7),
+                ("quic_answered", 6),
+                ("quic_vn_wait", 3),
+            ]
+            .map(|(name, n)| (name.to_owned(), n))
+            .into(),
+            ..Quic::default()
+        };
+        let said = |quic: &Quic| {
+            let totals = Totals {
+                listeners: vec![total(443, Mode::Enforce, 70, 0)],
+                quic: vec![quic.clone()],
+            };
+            text(&totals, TIME)
+        };
+        let expected = "\
+weir: protection of UDP port 443 is off after 12.3 s: QUIC admitted 7 (answered 6), refused 3 (30 %)
+  verdict        count
+  quic_admitted      7
+  quic_vn_wait       3
+  quic_answered      6
+";
+        let text = said(&quic);
+        assert!(
+            text.starts_with("weir: protection of port 443 is off"),
+            "{text}"
+        );
+        assert!(text.ends_with(expected), "{text}");
+        quic.counters.values_mut().for_each(|n| *n = 0);
+        let text = said(&quic);
+        assert!(text.ends_with("12.3 s: no new QUIC connection\n"), "{text}");
+    }
+
+    #[test]
     fn listeners_without_a_connection_are_only_counted() {
         let totals = [80, 81, 82].map(|port| total(port, Mode::Enforce, u64::from(port == 80), 0));
-        let said = text(&totals, TIME);
+        let said = of_listeners(&totals, TIME);
         assert_eq!(said.matches("is off after").count(), 1, "{said}");
         assert!(
             said.ends_with("weir: 2 listeners had no connection\n"),

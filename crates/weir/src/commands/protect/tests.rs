@@ -2,22 +2,44 @@
 
 use clap::Parser;
 use weir_config::{Environment, SynCookies};
+use weir_core::quic::{QuicCounters, QuicRefuse};
+use weir_kernel::BoundUdp;
 
 use super::*;
 use crate::daemon::backend::fake::{Fake, socket};
+use crate::daemon::quic;
 use crate::host::links::fake::link;
+use crate::host::udp::UdpServer;
+use crate::host::udp::fake::udp as bound_udp;
 
-fn wanted(flags: &[&str]) -> Result<Wanted> {
+fn args(flags: &[&str]) -> Protect {
     let words = ["weir", "protect"].iter().chain(flags);
     match crate::cli::Cli::parse_from(words).command {
-        crate::cli::Command::Protect(args) => Wanted::of(&args),
+        crate::cli::Command::Protect(args) => args,
         _ => unreachable!("the words say protect"),
     }
 }
 
+fn wanted(flags: &[&str]) -> Result<Wanted> {
+    Wanted::of(&args(flags))
+}
+
+fn template(flags: &[&str]) -> QuicListener {
+    let args = args(flags);
+    udp::template(&Wanted::of(&args).unwrap().template, &args.policy.given())
+}
+
 fn lines(flags: &[&str], sockets: Vec<ListenSocket>) -> String {
+    lines_with_udp(flags, sockets, &[])
+}
+
+fn lines_with_udp(flags: &[&str], sockets: Vec<ListenSocket>, bound: &[BoundUdp]) -> String {
     let wanted = wanted(flags).unwrap();
-    let listeners = wanted.listeners(&sockets).unwrap();
+    let mut listeners = wanted.listeners(&sockets).unwrap();
+    let quic = udp::beside(&listeners, &template(flags), &servers(bound));
+    if wanted.ports.is_some() {
+        udp::without_tcp(&mut listeners, &quic, &sockets);
+    }
     let fake = Fake::default();
     fake.0.borrow_mut().sockets = sockets;
     let links = vec![link(1, "lo"), link(2, "eth0")];
@@ -27,7 +49,20 @@ fn lines(flags: &[&str], sockets: Vec<ListenSocket>) -> String {
         syn_filter: None,
     };
     let session = Session::start(fake, environment, listeners, Vec::new(), links).unwrap();
-    on_lines(&session, &wanted).unwrap()
+    let quic: Vec<Quic> = quic.iter().map(in_force).collect();
+    on_lines(&session, (&quic, vec!["lo", "eth0"]), &wanted).unwrap()
+}
+
+fn in_force(quic: &QuicListener) -> Quic {
+    crate::show::quic::report(quic, &QuicCounters::default(), &[], true, None)
+}
+
+fn servers(sockets: &[BoundUdp]) -> Vec<UdpServer> {
+    let server = |socket: &BoundUdp| UdpServer {
+        socket: *socket,
+        process: None,
+    };
+    sockets.iter().map(server).collect()
 }
 
 #[test]
@@ -113,4 +148,82 @@ fn without_flags_the_policy_is_the_default() {
     let address = ListenAddress { ip: None, port: 80 };
     let listeners = wanted(&["80"]).unwrap().listeners(&[]).unwrap();
     assert_eq!(listeners, [Listener::new("port-80", address)]);
+}
+
+#[test]
+fn a_udp_socket_at_a_port_is_guarded_too_and_the_lines_say_so() {
+    let https = || vec![socket("0.0.0.0", 443)];
+    let bound = [bound_udp("0.0.0.0", 443), bound_udp("0.0.0.0", 444)];
+    assert_eq!(
+        lines_with_udp(&["443"], https(), &bound),
+        "weir: protecting port 443 (reserv rst-syn, admit wait 20ms) on lo, eth0; listen queue 3 of 511; Ctrl-C takes it off\n  \
+         UDP port 443 too: new QUIC connections (vn, wait 20ms, room 0.5); other datagrams pass (--no-quic: all do)\n"
+    );
+    let other_address = [bound_udp("10.0.0.2", 443)];
+    let one_address = ["443", "--address", "10.0.0.1"];
+    let said = lines_with_udp(&one_address, https(), &other_address);
+    assert!(!said.contains("UDP"), "{said}");
+    let said = lines_with_udp(&one_address, https(), &bound);
+    assert!(said.contains("  UDP 10.0.0.1:443 too: "), "{said}");
+}
+
+#[test]
+fn of_a_port_with_a_udp_socket_alone_only_that_is_guarded() {
+    let bound = [bound_udp("::", 443)];
+    assert_eq!(
+        lines_with_udp(&["443", "--observe"], vec![], &bound),
+        "weir: observing UDP port 443 (vn, wait 20ms, room 0.5) on lo, eth0: new QUIC connections, other datagrams pass; no TCP \
+         server listens there; Ctrl-C takes it off\n"
+    );
+    assert_eq!(
+        lines_with_udp(&["443", "80"], vec![socket("0.0.0.0", 80)], &bound),
+        "weir: protecting port 80 (reserv rst-syn, admit wait 20ms) on lo, eth0; listen queue 3 of 511; Ctrl-C takes it off\n  \
+         UDP port 443 too: new QUIC connections (vn, wait 20ms, room 0.5); other datagrams pass (--no-quic: all do)\n"
+    );
+}
+
+#[test]
+fn all_guards_udp_beside_tcp_servers_only() {
+    let sockets = vec![socket("0.0.0.0", 80), socket("0.0.0.0", 443)];
+    let bound = [bound_udp("0.0.0.0", 443), bound_udp("0.0.0.0", 68)];
+    let said = lines_with_udp(&["all"], sockets, &bound);
+    assert!(said.contains("\n  UDP port 443 too: "), "{said}");
+}
+
+#[test]
+fn the_udp_side_has_the_policy_of_the_listener() {
+    let address = ListenAddress {
+        ip: None,
+        port: 443,
+    };
+    let quic = |flags: &[&str]| quic::at(&template(flags), address);
+    assert_eq!(quic(&["443"]), QuicListener::new("quic-443", address));
+    let flags = [
+        "443",
+        "--observe",
+        "--name",
+        "web",
+        "--reject-syn",
+        "drop",
+        "--target-wait",
+        "50ms",
+        "--interval",
+        "1s",
+        "--interface",
+        "eth0",
+    ];
+    let expected = QuicListener {
+        interfaces: vec!["eth0".into()],
+        refuse: QuicRefuse::Drop,
+        target_wait: std::time::Duration::from_millis(50),
+        interval: std::time::Duration::from_secs(1),
+        mode: Mode::Observe,
+        ..QuicListener::new("web", address)
+    };
+    assert_eq!(quic(&flags), expected);
+    // By TCP these only count.
+    let said = quic(&["443", "--interval", "200ms"]);
+    assert_eq!(said.interval.as_millis(), 200, "of TCP the default");
+    let counts = quic(&["443", "--establish", "default", "--reject-syn", "drop"]);
+    assert_eq!(counts.mode, Mode::Observe);
 }

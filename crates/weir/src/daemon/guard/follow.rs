@@ -1,15 +1,20 @@
 //! What the guard follows of its own network namespace: interfaces, servers, filters, services of IPVS, sysctls.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use weir_core::listener::{Listener, MAX_LISTENERS};
-use weir_kernel::TcpOptions;
+use weir_core::quic::QuicListener;
+use weir_kernel::{BoundUdp, TcpOptions};
 
 use super::{Follow, GuardService};
 use crate::daemon::backend::Backend;
+use crate::daemon::quic::{self, QuicGuard};
+use crate::failure::{Failure, Result};
 use crate::host::environment;
 use crate::host::ipvs::{self, ServiceWatch};
 use crate::host::links;
+use crate::host::udp::{self, UdpServer};
 
 /// How often new servers are looked for (`weir protect all`).
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
@@ -44,10 +49,17 @@ impl<B: Backend> GuardService<B> {
         }
     }
 
-    /// Guards servers that come later too, each with the listener that is made for its port.
-    pub fn follow_sockets(&mut self, listener: impl Fn(u16) -> Listener + 'static) {
+    /// Guards servers that come later too, each with the listener that is made for its port, and with a QUIC listener of this
+    /// policy beside it where a UDP socket is bound to that port.
+    pub fn follow_sockets(
+        &mut self,
+        listener: impl Fn(u16) -> Listener + 'static,
+        quic: Option<QuicListener>,
+    ) {
         self.follow = Some(Follow {
             listener: Box::new(listener),
+            quic,
+            not_quic: BTreeSet::new(),
             due: Instant::now(),
             left_out: Vec::new(),
         });
@@ -81,6 +93,61 @@ impl<B: Backend> GuardService<B> {
             }
             Err(failure) => tracing::error!("servers that have come are not guarded: {failure}"),
         }
+        if let Err(failure) = self.look_for_udp() {
+            tracing::error!("QUIC at UDP sockets that come is not guarded: {failure}");
+            // It would fail again each second.
+            self.follow.iter_mut().for_each(|follow| follow.quic = None);
+        }
+    }
+
+    /// Guards QUIC at the UDP sockets that have come beside the servers.
+    fn look_for_udp(&mut self) -> Result<()> {
+        let Some(follow) = &mut self.follow else {
+            return Ok(());
+        };
+        let Some(template) = &follow.quic else {
+            return Ok(());
+        };
+        let mut list = self.quic.list().to_vec();
+        let before = list.len();
+        let mut sockets = udp::sockets().map_err(|error| Failure::io("read UDP sockets", error))?;
+        let guarded = |socket: &BoundUdp| list.iter().any(|one| udp::is_at(socket, one.address));
+        sockets.retain(|socket| !follow.not_quic.contains(&socket.inode) && !guarded(socket));
+        for UdpServer { socket, .. } in udp::servers(sockets.clone()) {
+            let is_new = |one: &&Listener| {
+                udp::is_at(&socket, one.address) && list.iter().all(|q| q.address != one.address)
+            };
+            let new = self.session.asked().find(is_new);
+            let new = new.filter(|_| list.len() < QuicListener::MOST);
+            list.extend(new.map(|one| quic::at(template, one.address)));
+        }
+        follow.not_quic = sockets.iter().map(|socket| socket.inode).collect();
+        if list.len() > before {
+            self.guard_quic(list)?;
+        }
+        for QuicListener { name, address, .. } in &self.quic.list()[before..] {
+            tracing::info!(
+                "{name}: a UDP socket is bound to {address} now: weir guards QUIC there too"
+            );
+        }
+        Ok(())
+    }
+
+    /// Guards these QUIC listeners, in the place of those before.
+    ///
+    /// # Errors
+    /// As of `QuicGuard::set`: then those before stay.
+    pub fn guard_quic(&mut self, list: Vec<QuicListener>) -> Result<()> {
+        self.set_quic(list, self.quic.controller())?;
+        for warning in self.quic.warnings() {
+            tracing::warn!("{warning}");
+        }
+        Ok(())
+    }
+
+    /// The QUIC listeners in force, and where.
+    pub fn quic(&self) -> &QuicGuard {
+        &self.quic
     }
 
     pub(super) fn follow_filters(&mut self, now: Instant) {

@@ -213,7 +213,11 @@ impl<B: Backend> GuardService<B> {
         Ok(Box::new(move |me| me.set_quic(before.0, before.1)))
     }
 
-    fn set_quic(&mut self, list: Vec<QuicListener>, controller: Option<Settings>) -> Result<()> {
+    pub(super) fn set_quic(
+        &mut self,
+        list: Vec<QuicListener>,
+        controller: Option<Settings>,
+    ) -> Result<()> {
         let backend = self.session.backend_mut();
         self.quic.set(list, controller, &links::list()?, backend)?;
         self.session.know_quic(self.quic.list());

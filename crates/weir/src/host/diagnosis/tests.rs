@@ -2,7 +2,7 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 
-fn healthy() -> Facts {
+pub(super) fn healthy() -> Facts {
     Facts {
         syn_cookies: Some(1),
         somaxconn: Some(4096),
@@ -24,6 +24,8 @@ fn healthy() -> Facts {
         rfc1337: Some(0),
         local_ports: 28_232,
         ports: vec![ports(14_000)],
+        rmem_max: Some(212_992),
+        udp: Vec::new(),
         sockets: Ok(vec![Socket {
             address: "0.0.0.0:80".into(),
             limit: 511,

@@ -212,7 +212,7 @@ fn at_sockets(quic: &Quic, some: usize) -> String {
 }
 
 /// `admitted 70 (answered 68), refused 30 (30 %)`
-fn totals(quic: &Quic) -> String {
+pub fn totals(quic: &Quic) -> String {
     let counters = counters_of(quic);
     let (admitted, refused) = (counters.let_in(), counters.refused());
     let total = admitted + refused;

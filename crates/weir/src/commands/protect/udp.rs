@@ -1,0 +1,134 @@
+//! What `weir protect` guards by UDP: new QUIC connections (HTTP/3) to the ports at which a UDP socket is bound.
+//!
+//! Whether such a socket speaks QUIC weir does not know. So it says what it judges, and that the rest passes.
+
+use weir_api::Quic;
+use weir_core::listener::{Establish, Listener, Mode, RejectSyn};
+use weir_core::quic::{QuicListener, QuicRefuse};
+use weir_core::units::count;
+use weir_core::workload::Where;
+use weir_kernel::ListenSocket;
+
+use super::summary::SHOWN;
+use crate::daemon::quic::at;
+use crate::host::sockets::is_served;
+use crate::host::udp::{self, UdpServer};
+use crate::show::describe::list;
+use crate::show::output::warn_text;
+use crate::show::report::quic::policy;
+
+/// The UDP sockets at these ports in weir's own network namespace; `None`: at all ports.
+pub fn servers(ports: Option<&[u16]>) -> Vec<UdpServer> {
+    let sockets = udp::sockets().unwrap_or_else(|error| {
+        warn_text(&format!(
+            "UDP sockets cannot be read, so no QUIC is guarded: {error}"
+        ));
+        Vec::new()
+    });
+    let wanted = |port| ports.is_none_or(|ports| ports.contains(&port));
+    let sockets = sockets.into_iter();
+    udp::servers(sockets.filter(|one| wanted(one.local.port())).collect())
+}
+
+/// The QUIC listeners beside these listeners: one for each at whose address a UDP socket is bound. More than can be guarded
+/// are left out, and said to be.
+pub fn beside(
+    listeners: &[Listener],
+    template: &QuicListener,
+    servers: &[UdpServer],
+) -> Vec<QuicListener> {
+    let here = listeners.iter().filter(|one| one.location == Where::Here);
+    let bound = here.filter(|one| {
+        let mut servers = servers.iter();
+        servers.any(|server| udp::is_at(&server.socket, one.address))
+    });
+    let mut all: Vec<QuicListener> = bound.map(|one| at(template, one.address)).collect();
+    let most = QuicListener::MOST;
+    if all.len() > most {
+        let more = count(all.len() - most, "UDP port");
+        warn_text(&format!(
+            "no more than {most} QUIC listeners can be guarded: {more} left alone"
+        ));
+        all.truncate(most);
+    }
+    all
+}
+
+/// Takes out the listeners of whose port only a UDP socket is there.
+pub fn without_tcp(listeners: &mut Vec<Listener>, quic: &[QuicListener], there: &[ListenSocket]) {
+    let by_udp = |one: &Listener| quic.iter().any(|quic| quic.address == one.address);
+    let is_elsewhere = |one: &Listener| one.location != Where::Here;
+    listeners.retain(|one| is_elsewhere(one) || !by_udp(one) || is_served(one, there));
+}
+
+/// The policy for UDP that follows from that for TCP: what it says of interfaces, of waits and of who is refused. `given`: the
+/// keys that were set. What was not is as for a `[[quic]]`, which measures another wait.
+pub fn template(listener: &Listener, given: &[&str]) -> QuicListener {
+    let refuse = match listener.reject_syn {
+        RejectSyn::Rst => QuicRefuse::Vn,
+        RejectSyn::Drop => QuicRefuse::Drop,
+    };
+    // It leaves all to the kernel, and only counts.
+    let only_counts =
+        listener.establish == Establish::Default && listener.reject_syn == RejectSyn::Drop;
+    let mut quic = QuicListener {
+        interfaces: listener.interfaces.clone(),
+        refuse,
+        mode: match only_counts {
+            true => Mode::Observe,
+            false => listener.mode,
+        },
+        ..QuicListener::new("", listener.address)
+    };
+    if given.contains(&"name") {
+        quic.name.clone_from(&listener.name);
+    }
+    if given.contains(&"target_wait") {
+        quic.target_wait = listener.target_wait;
+    }
+    if given.contains(&"interval") {
+        quic.interval = listener.interval;
+    }
+    quic
+}
+
+/// The line for ports at which there is no TCP server.
+pub fn line_alone(verb: &str, quic: &[Quic], interfaces: &str) -> String {
+    let policy = quic.first().map_or(String::new(), policy);
+    format!(
+        "weir: {verb} {} ({policy}) on {interfaces}: new QUIC connections, other datagrams pass; no TCP server listens there; \
+         Ctrl-C takes it off\n",
+        object(quic)
+    )
+}
+
+/// The line below those of TCP; `None` if no UDP port is guarded.
+pub fn line(quic: &[Quic]) -> Option<String> {
+    let first = quic.first()?;
+    let policy = policy(first);
+    let tail = "other datagrams pass (--no-quic: all do)";
+    let head = object(quic);
+    Some(match quic.iter().find(|one| !one.in_force) {
+        None => format!("{head} too: new QUIC connections ({policy}); {tail}"),
+        Some(one) => {
+            let because = one.warning.as_deref().unwrap_or("on no interface");
+            format!("{head}: QUIC is not guarded: {because}")
+        }
+    })
+}
+
+/// `UDP port 443`, `UDP ports 443 and 8443`, `UDP 10.0.0.1:443`
+pub fn object(quic: &[Quic]) -> String {
+    if quic.len() > SHOWN {
+        return count(quic.len(), "UDP port");
+    }
+    let port = |one: &Quic| one.address.strip_prefix("*:").map(str::to_owned);
+    match quic.iter().map(port).collect::<Option<Vec<String>>>() {
+        Some(ports) if ports.len() == 1 => format!("UDP port {}", ports[0]),
+        Some(ports) => format!("UDP ports {}", list(&ports)),
+        None => {
+            let addresses: Vec<String> = quic.iter().map(|one| one.address.clone()).collect();
+            format!("UDP {}", list(&addresses))
+        }
+    }
+}
