@@ -114,7 +114,7 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
 fn guard_quic(daemon: &mut Daemon, quic: Vec<QuicListener>) -> Result<()> {
     match daemon.service.guard_quic(quic) {
         Err(failure) if daemon.service.session.asked().next().is_some() => {
-            warn_text(&format!("QUIC is not guarded: {failure}"));
+            warn_text(format!("QUIC is not guarded: {failure}"));
             Ok(())
         }
         done => done,

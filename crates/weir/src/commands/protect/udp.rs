@@ -20,7 +20,7 @@ use crate::show::report::quic::policy;
 /// The UDP sockets at these ports in weir's own network namespace; `None`: at all ports.
 pub fn servers(ports: Option<&[u16]>) -> Vec<UdpServer> {
     let sockets = udp::sockets().unwrap_or_else(|error| {
-        warn_text(&format!(
+        warn_text(format!(
             "UDP sockets cannot be read, so no QUIC is guarded: {error}"
         ));
         Vec::new()
@@ -46,7 +46,7 @@ pub fn beside(
     let most = QuicListener::MOST;
     if all.len() > most {
         let more = count(all.len() - most, "UDP port");
-        warn_text(&format!(
+        warn_text(format!(
             "no more than {most} QUIC listeners can be guarded: {more} left alone"
         ));
         all.truncate(most);
