@@ -47,7 +47,7 @@ function headline(model) {
   const [{ listener, admitted, refused }] = refusing;
   const verb = listener.mode === "observe" ? "would turn away" : "turns away";
   const target = model.targetUs(listener);
-  const wait = target === null ? "" : `; those let in wait ${time(listener.wait_us)}, the target is ${time(target)}`;
+  const wait = target === null || (listener.wait_us ?? null) === null ? "" : `; those let in wait ${time(listener.wait_us)}, the target is ${time(target)}`;
   const more = refusing.length > 1 ? ` ${count(refusing.length - 1, "other listener refuses", "other listeners refuse")} too.` : "";
   return { kind: listener.mode === "observe" ? "notable" : "busy", words: `${listener.name} ${verb} ${percent(refused / (admitted + refused))} of its connections${wait}.${more}` };
 }

@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::verdict::{Kind, Verdict};
+use crate::verdict::Verdict;
 
 /// One sampled refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,11 +93,4 @@ impl Refusal {
             name: self.listener.clone(),
         }
     }
-}
-
-/// Whether a packet with this verdict turned a client away. weir leaves some SYNs to a kernel that drops them, and samples
-/// none of these.
-pub fn turns_away(verdict: Verdict) -> bool {
-    let kind = verdict.info().kind;
-    kind == Kind::Refuse || verdict == Verdict::SynLeft
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::turns_away;
 use crate::quic::{QUIC_VERDICTS, QuicCounters, QuicVerdict};
 use crate::verdict::{Counters, Kind, VERDICTS, Verdict};
 
@@ -76,10 +75,11 @@ impl Reason {
         }
     }
 
-    /// Whether it turned a client away.
+    /// Whether it turned a client away. weir leaves some SYNs to a kernel that drops them, and samples none of these.
     pub fn turns_away(self) -> bool {
         match self {
-            Reason::Tcp(verdict) => turns_away(verdict),
+            Reason::Tcp(Verdict::SynLeft) => true,
+            Reason::Tcp(verdict) => verdict.info().kind == Kind::Refuse,
             Reason::Quic(verdict) => QUIC_VERDICTS[verdict as usize].kind == Kind::Refuse,
         }
     }

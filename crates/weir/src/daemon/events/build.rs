@@ -230,10 +230,14 @@ pub fn refusal_report(refusal: &refusals::Refusal) -> Refusal {
 
 /// `web: 10.0.0.2:40000 > 10.0.0.1:80 syn_reset_full, class gold, queue 511/511, half-open 3, wait 12 ms`;
 /// of a class over its rate, which is refused before its queue is looked at, only up to the class;
-/// `h3: 10.0.0.2:40000 > 10.0.0.1:443 quic_vn_wait, pending 12, buffer 1 %, wait 35 ms`.
+/// `h3 (QUIC): 10.0.0.2:40000 > 10.0.0.1:443 quic_vn_wait, pending 12, buffer 1 %, wait 35 ms`.
 pub fn refusal_line(refusal: &refusals::Refusal) -> String {
+    let quic = match refusal.reason.protocol() {
+        Protocol::Tcp => "",
+        Protocol::Quic => " (QUIC)",
+    };
     let mut line = format!(
-        "{}: {} > {} {}",
+        "{}{quic}: {} > {} {}",
         refusal.listener,
         refusal.source,
         refusal.destination,
@@ -331,7 +335,7 @@ mod tests {
         };
         assert_eq!(
             refusal_line(&one),
-            "h3: 10.0.0.2:40000 > 10.0.0.1:443 quic_vn_wait (observed only), pending 12, buffer 1 %, wait 35 ms"
+            "h3 (QUIC): 10.0.0.2:40000 > 10.0.0.1:443 quic_vn_wait (observed only), pending 12, buffer 1 %, wait 35 ms"
         );
         let event = refusal(&one, 1);
         assert_eq!(event.protocol.as_deref(), Some("quic"));
