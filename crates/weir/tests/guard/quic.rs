@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use weir_client::{Event, TopSources, Why};
 use weir_testbed::netns::Netns;
-use weir_testbed::quic::{Outcome, QuicServer, QuicServerKind, attempt};
+use weir_testbed::quic::{Outcome, QuicServer, QuicServerKind, attempt, crowd};
 
 use crate::common::{BACKLOG, Bed, PATIENCE, PORT, Path, Weir, connect, listen, until, within};
 use crate::elsewhere::Server;
@@ -279,6 +279,34 @@ fn why_says_why_a_client_s_attempts_were_refused_and_the_overload_is_told_to_its
     let ends = episode("ends").episode.unwrap();
     assert_eq!((ends.turned_away, ends.let_in), (3, 0));
     assert!(ends.peak_buffer > Some(0.0), "{ends:?}");
+}
+
+#[test]
+fn of_a_crowd_at_a_slow_server_why_has_every_refusal_and_the_wait_that_it_was_for() {
+    let Some(bed) = Bed::new() else { return };
+    let _weir = guarded(&bed, "");
+    let path = bed.veth4();
+    let slow = QuicServerKind::QueuesInside {
+        service: Duration::from_millis(10),
+    };
+    let server = QuicServer::start(bed.server(), path.at(PORT), slow).unwrap();
+    // It answers 100 a second at most.
+    let came = crowd(path.client, server.address(), 300.0, 2.0, PATIENCE).unwrap();
+    assert!(!came.version_refused.is_empty(), "{came:?}");
+    let output = bed.weir(&format!("why {CLIENT} --json"));
+    let why: Why = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(why.gaps.is_empty(), "{why:#?}");
+    let kept: u64 = why.refusals.iter().map(|kept| kept.estimated).sum();
+    let refused = ["quic_vn_wait", "quic_vn_room"].map(|name| counter(&bed, name));
+    assert_eq!(kept, refused.iter().sum::<u64>(), "{why:#?}");
+    let mut of_wait = why.refusals.iter();
+    let late = of_wait.find(|kept| kept.refusal.verdict == "quic_vn_wait");
+    let seen = &late.expect("the wait stood").refusal;
+    // It was over `target_wait`, 20 ms; between verdict and sample the server may have answered one.
+    assert!(
+        seen.wait_us > Some(10_000) && seen.pending > Some(0),
+        "{seen:?}"
+    );
 }
 
 #[test]
