@@ -13,15 +13,14 @@ use std::time::Instant;
 use weir_api::Quic;
 use weir_config::{Config, Table, Warning};
 use weir_core::listener::{ListenAddress, Listener, Mode};
-use weir_core::quic::QuicListener;
 use weir_core::workload::Where;
 use weir_kernel::ListenSocket;
 
 use crate::cli::{Protect, Target};
 use crate::daemon::attachment::missing;
 use crate::daemon::backend::Backend;
+use crate::daemon::guard::Start;
 use crate::daemon::guard::elsewhere::Every;
-use crate::daemon::guard::{Daemon, Start};
 use crate::daemon::session::{Session, listeners_of};
 use crate::failure::{Code, Failure, Result};
 use crate::host::containers;
@@ -83,7 +82,7 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
         ..Config::default()
     };
     let mut daemon = start.daemon(&config, None, args.verbose)?;
-    guard_quic(&mut daemon, quic)?;
+    udp::guard(&mut daemon, quic)?;
     let session = &daemon.service.session;
     session.notices()?.iter().for_each(warn_text);
     let mut warnings = shortcomings::warnings(&config.listeners, &there);
@@ -108,17 +107,6 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     let since = Instant::now();
     let totals = daemon.guard()?;
     print(&summary::text(&totals, since.elapsed()))
-}
-
-/// Guards these too. Where this is not possible, what is guarded by TCP stays so.
-fn guard_quic(daemon: &mut Daemon, quic: Vec<QuicListener>) -> Result<()> {
-    match daemon.service.guard_quic(quic) {
-        Err(failure) if daemon.service.session.asked().next().is_some() => {
-            warn_text(format!("QUIC is not guarded: {failure}"));
-            Ok(())
-        }
-        done => done,
-    }
 }
 
 /// What the arguments ask for.

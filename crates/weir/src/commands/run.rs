@@ -48,7 +48,7 @@ pub fn run(runtime_dir: &Path, args: &Run) -> Result<()> {
     let own: Vec<Listener> = own.cloned().collect();
     let mut shortcomings = shortcomings::warnings(&own, &there);
     if !config.quic.is_empty() {
-        let servers = udp::servers(udp::sockets().unwrap_or_default());
+        let (servers, _) = udp::servers(udp::sockets().unwrap_or_default());
         shortcomings.extend(shortcomings::udp_warnings(&config.quic, &servers));
     }
     privileges::keep_those_of_guard(start.elsewhere, config.api.as_ref(), config.events.as_ref());

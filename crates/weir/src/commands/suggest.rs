@@ -64,7 +64,7 @@ fn changed(file: &Path, suggestions: &Suggestions) -> Result<String> {
 
 fn no_listener() -> Failure {
     Failure::failed(
-        "weir guards no listener in its own network namespace, and suggests nothing for others",
+        "weir guards no [[listener]] in its own network namespace, and suggests nothing for other namespaces and for [[quic]]",
         "`weir protect PORT --observe` guards one, and only counts",
     )
 }

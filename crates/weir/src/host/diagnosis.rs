@@ -114,7 +114,12 @@ pub fn advise(facts: &Facts) -> Vec<Finding> {
             object: None,
         }),
     }
-    findings.extend(facts.udp.iter().flat_map(|udp| udp::advise(udp, facts)));
+    findings.extend(
+        facts
+            .udp
+            .iter()
+            .flat_map(|udp| udp::advise(udp, facts.rmem_max)),
+    );
     // Of a queue in trouble it is said already that more places would not help.
     let (idle, busy): (Vec<_>, Vec<_>) = sockets.iter().partition(|socket| socket.is_idle());
     let busy = busy

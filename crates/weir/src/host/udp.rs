@@ -3,7 +3,7 @@
 //! Nobody can tell such a socket from that of another service of datagrams. What weir does at its port is harmless to others:
 //! it judges nothing but the first packet of a QUIC connection.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use weir_kernel::{BoundUdp, bound_udp};
 
 use crate::host::ports;
 use crate::host::processes::{Process, owners};
-use crate::host::published::DOCKER_PROXY;
+use crate::host::published::keeps_ports;
 
 /// Ports of services that never speak QUIC, and whose servers listen by TCP and UDP: what a server has there by UDP is not
 /// HTTP/3. They are those that IANA has assigned; DNS over QUIC must not use port 53 (RFC 9250, Section 4.1.1).
@@ -52,12 +52,13 @@ pub struct UdpServer {
     pub process: Option<Process>,
 }
 
-/// The sockets with their processes, but for those of Docker's proxy: packets to a port that Docker publishes go to a
-/// container, and never to that socket. This reads the descriptors of every process, if there is a socket.
-pub fn servers(sockets: Vec<BoundUdp>) -> Vec<UdpServer> {
+/// The sockets with their processes, and the ports of those that a container engine has only to keep the port from others:
+/// packets from outside go to a container, and never to that socket. This reads the descriptors of every process, if there is
+/// a socket.
+pub fn servers(sockets: Vec<BoundUdp>) -> (Vec<UdpServer>, BTreeSet<u16>) {
     let inodes: BTreeSet<u64> = sockets.iter().map(|socket| socket.inode).collect();
     let owners = match inodes.is_empty() {
-        true => Default::default(),
+        true => BTreeMap::new(),
         false => owners(&inodes),
     };
     let server = |socket: BoundUdp| UdpServer {
@@ -65,11 +66,13 @@ pub fn servers(sockets: Vec<BoundUdp>) -> Vec<UdpServer> {
         process: owners.get(&socket.inode).cloned(),
     };
     let all = sockets.into_iter().map(server);
-    let is_proxy = |server: &UdpServer| {
-        let mut process = server.process.iter();
-        process.any(|process| process.comm == DOCKER_PROXY)
+    let keeps = |server: &UdpServer| {
+        let process = server.process.as_ref();
+        process.is_some_and(|process| keeps_ports(process.pid))
     };
-    all.filter(|server| !is_proxy(server)).collect()
+    let (published, servers): (Vec<_>, Vec<_>) = all.partition(keeps);
+    let ports = published.iter().map(|one| one.socket.local.port());
+    (servers, ports.collect())
 }
 
 /// What a kernel without udp_diag tells of them.

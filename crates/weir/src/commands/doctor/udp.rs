@@ -22,7 +22,7 @@ pub fn found(tcp: &[Socket], status: Option<&Status>) -> Vec<Udp> {
     };
     sockets.retain(|socket| has_tcp(socket.local.port()) || guarded(socket).is_some());
     let mut found: BTreeMap<SocketAddr, Udp> = BTreeMap::new();
-    for UdpServer { socket, process } in udp::servers(sockets) {
+    for UdpServer { socket, process } in udp::servers(sockets).0 {
         let pid = process.as_ref().map(|process| process.pid);
         let port = socket.local.port();
         let drops = socket.drops.unwrap_or(0);

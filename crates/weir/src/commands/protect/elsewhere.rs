@@ -74,7 +74,7 @@ pub fn run(
         });
         Failure::all(failures.collect()).map_or(Ok(()), Err)?;
     }
-    super::guard_quic(&mut daemon, quic)?;
+    udp::guard(&mut daemon, quic)?;
     published::say(published)?;
     daemon.service.session.notices()?.iter().for_each(warn_text);
     print(&on_lines(&asked, &reports))?;

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use weir_config::{Environment, SynCookies};
-use weir_core::quic::{QuicCounters, QuicRefuse};
+use weir_core::quic::{QuicCounters, QuicListener, QuicRefuse};
 use weir_kernel::BoundUdp;
 
 use super::*;

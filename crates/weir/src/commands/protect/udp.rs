@@ -9,15 +9,20 @@ use weir_core::units::count;
 use weir_core::workload::Where;
 use weir_kernel::ListenSocket;
 
-use super::summary::SHOWN;
+use crate::daemon::guard::Daemon;
 use crate::daemon::quic::at;
+use crate::failure::Result;
 use crate::host::sockets::is_served;
 use crate::host::udp::{self, UdpServer};
 use crate::show::describe::list;
 use crate::show::output::warn_text;
 use crate::show::report::quic::policy;
 
-/// The UDP sockets at these ports in weir's own network namespace; `None`: at all ports.
+/// UDP ports that a line names.
+const SHOWN: usize = 12;
+
+/// The UDP sockets at these ports in weir's own network namespace; `None`: at all ports. Says which of the ports are published
+/// from elsewhere.
 pub fn servers(ports: Option<&[u16]>) -> Vec<UdpServer> {
     let sockets = udp::sockets().unwrap_or_else(|error| {
         warn_text(format!(
@@ -27,7 +32,29 @@ pub fn servers(ports: Option<&[u16]>) -> Vec<UdpServer> {
     });
     let wanted = |port| ports.is_none_or(|ports| ports.contains(&port));
     let sockets = sockets.into_iter();
-    udp::servers(sockets.filter(|one| wanted(one.local.port())).collect())
+    let sockets = sockets.filter(|one| wanted(one.local.port()));
+    let (servers, published) = udp::servers(sockets.collect());
+    for port in published.iter().filter(|_| ports.is_some()) {
+        warn_text(format!(
+            "UDP port {port} is published from another network namespace, so no QUIC is guarded there: weir guards it in its own \
+             network namespace only"
+        ));
+    }
+    servers
+}
+
+/// Guards these too. Where this is not possible, what is guarded by TCP stays so.
+///
+/// # Errors
+/// Nothing would be guarded.
+pub fn guard(daemon: &mut Daemon, quic: Vec<QuicListener>) -> Result<()> {
+    match daemon.service.guard_quic(quic) {
+        Err(failure) if daemon.service.session.asked().next().is_some() => {
+            warn_text(format!("QUIC is not guarded: {failure}"));
+            Ok(())
+        }
+        done => done,
+    }
 }
 
 /// The QUIC listeners beside these listeners: one for each at whose address a UDP socket is bound. More than can be guarded

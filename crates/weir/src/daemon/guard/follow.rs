@@ -113,7 +113,7 @@ impl<B: Backend> GuardService<B> {
         let mut sockets = udp::sockets().map_err(|error| Failure::io("read UDP sockets", error))?;
         let guarded = |socket: &BoundUdp| list.iter().any(|one| udp::is_at(socket, one.address));
         sockets.retain(|socket| !follow.not_quic.contains(&socket.inode) && !guarded(socket));
-        for UdpServer { socket, .. } in udp::servers(sockets.clone()) {
+        for UdpServer { socket, .. } in udp::servers(sockets.clone()).0 {
             let is_new = |one: &&Listener| {
                 udp::is_at(&socket, one.address) && list.iter().all(|q| q.address != one.address)
             };
