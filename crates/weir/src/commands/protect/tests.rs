@@ -218,7 +218,7 @@ fn the_udp_side_has_the_policy_of_the_listener() {
         target_wait: std::time::Duration::from_millis(50),
         interval: std::time::Duration::from_secs(1),
         mode: Mode::Observe,
-        ..QuicListener::new("web", address)
+        ..QuicListener::new("web-quic", address)
     };
     assert_eq!(quic(&flags), expected);
     // By TCP these only count.

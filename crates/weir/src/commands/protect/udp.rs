@@ -108,7 +108,7 @@ pub fn template(listener: &Listener, given: &[&str]) -> QuicListener {
         ..QuicListener::new("", listener.address)
     };
     if given.contains(&"name") {
-        quic.name.clone_from(&listener.name);
+        quic.name = format!("{}-quic", listener.name);
     }
     if given.contains(&"target_wait") {
         quic.target_wait = listener.target_wait;
