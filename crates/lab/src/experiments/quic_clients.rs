@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn times_count_from_the_first_initial_on() {
-        let packet = |ms, goes, what| Packet {
+        let packet = |ms: u64, goes, what| Packet {
             at: Duration::from_millis(1_000_000 + ms),
             goes,
             what,
