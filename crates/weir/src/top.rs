@@ -8,6 +8,7 @@ pub mod columns;
 pub mod data;
 pub mod model;
 pub mod once;
+pub mod proxy_rows;
 pub mod rates;
 pub mod rows;
 pub mod source;

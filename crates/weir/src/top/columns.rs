@@ -3,7 +3,8 @@
 use weir_api::TopSource;
 use weir_core::verdict::Kind;
 
-use super::rows::{self, ClassRow, ProxyRow, VerdictRow};
+use super::proxy_rows::ProxyRow;
+use super::rows::{self, ClassRow, VerdictRow};
 use crate::show::describe::percent;
 use crate::show::table::Align;
 

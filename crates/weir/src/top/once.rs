@@ -5,6 +5,7 @@ use weir_core::units::about_duration;
 
 use super::columns::{self, Column};
 use super::data::Data;
+use super::proxy_rows;
 use super::rows::{self, ListenerRow, Sort, Wish};
 use crate::show::report::controller;
 use crate::show::table::{Align, table};
@@ -62,7 +63,7 @@ pub fn text(data: &Data, order: Order<'_>) -> String {
     if let Some(controller) = &status.controller {
         text += &format!("\n{}", controller::text(controller, controller::RECENT));
     }
-    let proxies = rows::proxies(status, &pair, filter, sort, false);
+    let proxies = proxy_rows::proxies(status, &pair, filter, sort, false);
     if !proxies.is_empty() {
         text += &format!("\n{}", plain(&columns::proxies(), &proxies));
     }

@@ -1,12 +1,11 @@
-//! Reports as rows: what is shown of each listener, verdict, class, proxy and backend, sorted and filtered.
+//! Reports as rows: what is shown of each listener, verdict, class and source, sorted and filtered.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use weir_api::{
-    Backend, Class, ClassStatistics, Listener, Proxy, Quic, Status, Times, TopSource, TopSources,
-    Workload,
+    Backend, Class, ClassStatistics, Listener, Proxy, Quic, Status, TopSource, TopSources, Workload,
 };
 use weir_core::quic::QUIC_VERDICTS;
 use weir_core::units::{about_duration, about_rate, parse_duration};
@@ -589,108 +588,6 @@ pub fn sources<'a>(
     rows
 }
 
-/// A proxy or, below it, one of its backends.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ProxyRow<'a> {
-    /// `None`: the proxy itself.
-    pub backend: Option<&'a Backend>,
-    /// The name of the proxy, or the address of the backend.
-    pub name: &'a str,
-    /// accepting, full, draining; up, down, unchecked.
-    pub state: &'a str,
-    /// Clients now; `None` of a backend.
-    pub clients: Option<u64>,
-    /// Clients that wait for a connection; `None` of a backend.
-    pub waiting: Option<u64>,
-    /// Requests and tunnels per second; of a backend, connections opened and used again.
-    pub rate: Option<f64>,
-    /// Replies with 5xx per second; of a backend, failures.
-    pub failures: Option<f64>,
-    /// Connections to servers that carry something, and that wait.
-    pub connections: weir_api::Connections,
-    /// The 99th percentile of requests, of a backend of first bytes, since the start; in µs.
-    pub p99_us: Option<u64>,
-}
-
-/// The proxies that have the filter in their name or address or in that of a backend, each with its backends.
-pub fn proxies<'a>(
-    status: &'a Status,
-    pair: &Pair<'a>,
-    filter: &str,
-    sort: Sort,
-    reverse: bool,
-) -> Vec<ProxyRow<'a>> {
-    let fits = |proxy: &&Proxy| {
-        let backends = proxy
-            .backends
-            .iter()
-            .map(|backend| backend.address.as_str());
-        has(
-            filter,
-            [proxy.name.as_str(), proxy.address.as_str()]
-                .into_iter()
-                .chain(backends),
-        )
-    };
-    let mut groups: Vec<_> = status
-        .proxies
-        .iter()
-        .filter(fits)
-        .map(|p| proxy_rows(p, pair))
-        .collect();
-    groups.sort_by(|a: &Vec<ProxyRow<'_>>, b| {
-        let figure = |rows: &[ProxyRow<'_>]| match sort {
-            Sort::Name => 0.0,
-            Sort::Queue | Sort::Wait => rows[0].waiting.unwrap_or(0) as f64,
-            Sort::Admitted => rows[0].rate.unwrap_or(0.0),
-            Sort::Refused => rows[0].failures.unwrap_or(0.0),
-        };
-        in_order(figure(a), figure(b), a[0].name, b[0].name)
-    });
-    turn(&mut groups, reverse);
-    groups.into_iter().flatten().collect()
-}
-
-fn proxy_rows<'a>(proxy: &'a Proxy, pair: &Pair<'a>) -> Vec<ProxyRow<'a>> {
-    let p99 = |times: &'a std::collections::BTreeMap<String, Times>, name: &str| {
-        times.get(name).and_then(|times| times.p99_us)
-    };
-    let interval = pair.proxy(proxy);
-    let state = match proxy.accepting {
-        true if proxy.threads.iter().any(|thread| thread.state == "full") => "full",
-        true => "accepting",
-        false => "draining",
-    };
-    let itself = ProxyRow {
-        backend: None,
-        name: &proxy.name,
-        state,
-        clients: Some(proxy.clients),
-        waiting: Some(proxy.waiting),
-        rate: interval.map(|interval| interval.rates(["requests", "tunnels"])),
-        failures: interval.map(|interval| interval.rate("replies_5xx")),
-        connections: proxy.connections,
-        p99_us: p99(&proxy.times, "request_duration"),
-    };
-    let backend = |backend: &'a Backend| {
-        let interval = pair.backend(proxy, backend);
-        let failures = ["connects_failed", "failures"];
-        ProxyRow {
-            backend: Some(backend),
-            name: &backend.address,
-            state: &backend.health,
-            clients: None,
-            waiting: None,
-            rate: interval.map(|interval| interval.rates(["connects", "reused"])),
-            failures: interval.map(|interval| interval.rates(failures)),
-            connections: backend.connections,
-            p99_us: p99(&backend.times, "first_byte"),
-        }
-    };
-    let backends = proxy.backends.iter().map(backend);
-    [itself].into_iter().chain(backends).collect()
-}
-
 /// What an operator should know besides: warnings of weir, and what is not as configured. A sentence each.
 pub fn notes(status: &Status) -> Vec<String> {
     let mut notes = status.warnings.clone();
@@ -794,7 +691,7 @@ pub fn clock(unix_ms: u64) -> String {
 }
 
 /// Whether one of the texts has the filter, in capitals or not.
-fn has<'a>(filter: &str, texts: impl IntoIterator<Item = &'a str>) -> bool {
+pub(super) fn has<'a>(filter: &str, texts: impl IntoIterator<Item = &'a str>) -> bool {
     let filter = filter.to_lowercase();
     texts
         .into_iter()
@@ -802,11 +699,11 @@ fn has<'a>(filter: &str, texts: impl IntoIterator<Item = &'a str>) -> bool {
 }
 
 /// The larger figure first, then by name.
-fn in_order(a: f64, b: f64, a_name: &str, b_name: &str) -> Ordering {
+pub(super) fn in_order(a: f64, b: f64, a_name: &str, b_name: &str) -> Ordering {
     b.total_cmp(&a).then_with(|| a_name.cmp(b_name))
 }
 
-fn turn<T>(rows: &mut [T], reverse: bool) {
+pub(super) fn turn<T>(rows: &mut [T], reverse: bool) {
     if reverse {
         rows.reverse();
     }

@@ -12,6 +12,7 @@ use crate::show::report::controller;
 use crate::show::table::Align;
 use crate::top::columns::{self, Column, Look};
 use crate::top::model::{Model, Pane};
+use crate::top::proxy_rows;
 use crate::top::rates::Pair;
 use crate::top::rows::{self, ListenerRow};
 use crate::top::theme::Theme;
@@ -182,7 +183,7 @@ impl Shown<'_> {
             reverse,
             ..
         } = self.model;
-        let proxies = rows::proxies(status, pair, filter, *sort, *reverse);
+        let proxies = proxy_rows::proxies(status, pair, filter, *sort, *reverse);
         if proxies.is_empty() {
             return self.say(frame, "no proxy");
         }
