@@ -567,7 +567,7 @@ __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, st
 		v = quic_judge(state, d->now, policy, priority);
 	count_for(policy, d->class, v);
 	if (!quic_lets_in(v))
-		quic_sample(state, policy, &d->client, &d->tuple, v | (d->v6 ? QUIC_SAMPLE_V6 : 0));
+		quic_sample(state, policy, &d->client, &d->tuple, quic_sample_what(v, d->class, d->v6));
 	if (quic_lets_in(v) || policy->observe) {
 		attempt.first_id = d->to_hash;
 		begin(state, d, &attempt);

@@ -157,7 +157,7 @@ struct quic_event {
 	__u32 wait_us;		/* how long it would have waited; 0: not known, or none waits */
 	__u32 buffer;		/* bytes in the receive buffer, it not among them */
 	__u32 buffer_limit;	/* and how many may be there */
-	__u32 pad;
+	__u32 class;		/* slot of its class */
 };
 _Static_assert(sizeof(struct quic_event) == 64, "one cache line");
 

@@ -6,6 +6,7 @@
 #ifndef WEIR_QUIC_REPORT_BPF_H
 #define WEIR_QUIC_REPORT_BPF_H
 
+#include "abi/class.h"
 #include "abi/quic.h"
 #include "lib/export.bpf.h"
 #include "lib/kernel.h"
@@ -20,11 +21,19 @@ struct {
 	__uint(max_entries, 256 * 1024);
 } quic_events SEC(".maps");
 
-/* Of quic_sample()'s `what`, beside the verdict. */
+/* quic_sample()'s `what`: the verdict, the slot of the class, and that it is IPv6. A global function takes five arguments. */
+#define QUIC_SAMPLE_CLASS_SHIFT 8
 #define QUIC_SAMPLE_V6 (1U << 31)
+_Static_assert(QUIC_VERDICT_COUNT <= 1 << QUIC_SAMPLE_CLASS_SHIFT, "a verdict has its bits");
+_Static_assert(WEIR_CLASS_SLOTS < 1 << (31 - QUIC_SAMPLE_CLASS_SHIFT), "a class has its bits");
+
+static __always_inline u32 quic_sample_what(enum quic_verdict v, u32 class, bool v6)
+{
+	return v | class << QUIC_SAMPLE_CLASS_SHIFT | (v6 ? QUIC_SAMPLE_V6 : 0);
+}
 
 /*
- * Samples a refusal, after it was counted. what: its verdict, and the family of `tuple`. Global: one path through it, and
+ * Samples a refusal, after it was counted. what: as of quic_sample_what(). Global: one path through it, and
  * a stack of its own.
  */
 __noinline int quic_sample(struct quic_state *state, const struct quic_policy *policy, const struct quic_client *client,
@@ -50,14 +59,14 @@ __noinline int quic_sample(struct quic_state *state, const struct quic_policy *p
 	event->sport = bpf_ntohs(client->port);
 	event->dport = bpf_ntohs(client->server_port);
 	event->listener = policy->counters;
-	event->verdict = what & ~QUIC_SAMPLE_V6;
+	event->verdict = what & ((1 << QUIC_SAMPLE_CLASS_SHIFT) - 1);
+	event->class = (what & ~QUIC_SAMPLE_V6) >> QUIC_SAMPLE_CLASS_SHIFT;
 	event->observe = policy->observe;
 	event->pending = quic_pending(state);
 	wait = quic_wait_ns(state) / 1000;
 	event->wait_us = wait < (u32)-1 ? wait : (u32)-1;
 	event->buffer = state->buffer;
 	event->buffer_limit = state->buffer_limit;
-	event->pad = 0;
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	return 1;
 }

@@ -361,13 +361,17 @@ fn a_refused_attempt_is_told_once_with_its_client_and_what_was_seen() {
             world.quic.judge_in(&attempt).unwrap();
         };
         send(1);
-        assert_eq!(world.quic.refusals().unwrap(), [], "it was let in");
+        assert_eq!(
+            world.quic.refusals(BTreeMap::new).unwrap(),
+            [],
+            "it was let in"
+        );
         world.fill();
         let before = monotonic();
         send(2);
         // What follows it is no second refusal.
         send(2);
-        let told = world.quic.refusals().unwrap();
+        let told = world.quic.refusals(BTreeMap::new).unwrap();
         let [refusal] = told.as_slice() else {
             panic!("{told:?}");
         };
@@ -390,7 +394,11 @@ fn a_refused_attempt_is_told_once_with_its_client_and_what_was_seen() {
         };
         assert_eq!(refusal.seen, seen);
         assert!(socket.buffer > 0);
-        assert_eq!(world.quic.refusals().unwrap(), [], "each is told once");
+        assert_eq!(
+            world.quic.refusals(BTreeMap::new).unwrap(),
+            [],
+            "each is told once"
+        );
     }
 }
 
@@ -408,7 +416,7 @@ fn of_a_flood_a_bounded_sample_is_told() {
         world.quic.judge_in(&attempt).unwrap();
     }
     let took = begun.elapsed().as_secs_f64();
-    let told = world.quic.refusals().unwrap().len();
+    let told = world.quic.refusals(BTreeMap::new).unwrap().len();
     assert_eq!(world.count(QuicVerdict::QuicDroppedRoom), u64::from(sent));
     // A burst of 1000, then 1000 a second of all and 20 of each socket.
     let most = 1000.0 + 1020.0 * took + 2.0;

@@ -20,6 +20,7 @@ pub(crate) mod skel;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{read_volatile, write_volatile};
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
@@ -357,6 +358,15 @@ impl Guard {
     /// The classes in force with their slots: what `class_of()` in C returns. 0 is `other`.
     pub fn class_slots(&self) -> impl Iterator<Item = (u32, &Class)> {
         self.classes.slots()
+    }
+
+    /// The names of the classes in force and of `other`, by their slots; none where there is no class.
+    pub fn class_names(&self) -> BTreeMap<u32, Arc<str>> {
+        if self.classes.list().is_empty() {
+            return BTreeMap::new();
+        }
+        let names = self.classes.names().into_iter();
+        names.map(|(slot, name)| (slot, name.into())).collect()
     }
 
     /// The counters slot of a listener; rules know a listener as 1 + this.

@@ -13,14 +13,19 @@ use crate::object::plain;
 
 plain!(quic_event);
 
-/// The event as a refusal of this listener; `now_ns` is the time on the clock of the BPF programs. `None`: of a verdict that
+/// The event as a refusal of this listener and class; `now_ns` is the time on the clock of the BPF programs. `None`: of a verdict that
 /// nobody knows.
-pub(super) fn refusal(event: &quic_event, listener: Arc<str>, now_ns: u64) -> Option<Refusal> {
+pub(super) fn refusal(
+    event: &quic_event,
+    listener: Arc<str>,
+    class: Option<Arc<str>>,
+    now_ns: u64,
+) -> Option<Refusal> {
     let wait = (event.wait_us > 0).then(|| Duration::from_micros(event.wait_us.into()));
     Some(Refusal {
         at: when(event.at_ms, now_ns),
         listener,
-        class: None,
+        class,
         reason: QUIC_VERDICTS
             .get(usize::from(event.verdict))?
             .verdict

@@ -270,23 +270,34 @@ impl Quic {
         Ok(sockets)
     }
 
-    /// Sampled refusals since the last call (bounded by the ring's size; those that find it full are lost).
+    /// Sampled refusals since the last call (bounded by the ring's size; those that find it full are lost). `classes`: the names
+    /// of the classes in force by their slots, as of [`crate::Guard::class_names`]; asked for if there are any refusals.
     ///
     /// # Errors
     /// The ring cannot be read.
-    pub fn refusals(&self) -> Result<Vec<Refusal>> {
+    pub fn refusals(
+        &self,
+        classes: impl FnOnce() -> BTreeMap<u32, Arc<str>>,
+    ) -> Result<Vec<Refusal>> {
+        let mut told: Vec<quic_event> = Vec::new();
+        drain(&self.skel.maps.quic_events, |event| told.push(event))
+            .map_err(of_libbpf("read the sampled refusals of QUIC"))?;
+        if told.is_empty() {
+            return Ok(Vec::new());
+        }
+        let classes = classes();
         let names = self.slots.iter();
         let names: BTreeMap<u16, Arc<str>> = names
             .map(|(name, &slot)| (slot, name.as_str().into()))
             .collect();
-        let (mut refusals, now) = (Vec::new(), now_ns());
-        drain(&self.skel.maps.quic_events, |event: quic_event| {
+        let now = now_ns();
+        let refusal = |event: &quic_event| {
             // One of a listener that is gone is nobody's.
-            let listener = names.get(&event.listener).cloned();
-            refusals.extend(listener.and_then(|name| events::refusal(&event, name, now)));
-        })
-        .map_err(of_libbpf("read the sampled refusals of QUIC"))?;
-        Ok(refusals)
+            let listener = names.get(&event.listener)?.clone();
+            let class = classes.get(&event.class).cloned();
+            events::refusal(event, listener, class, now)
+        };
+        Ok(told.iter().filter_map(refusal).collect())
     }
 
     /// The sockets that the programs remember of the listener with this slot.

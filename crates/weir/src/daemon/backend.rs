@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_core::class::{BucketLimit, Class, OwnerId};
@@ -64,6 +65,8 @@ pub trait Backend: Spaces {
     fn counters_index(&self, name: &str) -> u16;
     /// The classes in force by their slots, without `other`.
     fn class_slots(&self) -> Vec<(u32, Class)>;
+    /// The names of the classes in force and of `other`, by their slots; none where there is no class.
+    fn class_names(&self) -> BTreeMap<u32, Arc<str>>;
     /// What the prioritized queue shares with the guard.
     fn queue_maps(&self) -> Result<QueueMaps>;
     /// The programs that guard QUIC, with the classes of the guard.
@@ -163,6 +166,10 @@ impl Backend for Guard {
     fn class_slots(&self) -> Vec<(u32, Class)> {
         let slots = Guard::class_slots(self);
         slots.map(|(slot, class)| (slot, class.clone())).collect()
+    }
+
+    fn class_names(&self) -> BTreeMap<u32, Arc<str>> {
+        Guard::class_names(self)
     }
 
     fn queue_maps(&self) -> Result<QueueMaps> {
@@ -412,6 +419,10 @@ pub mod fake {
 
         fn class_slots(&self) -> Vec<(u32, Class)> {
             Vec::new()
+        }
+
+        fn class_names(&self) -> BTreeMap<u32, Arc<str>> {
+            BTreeMap::new()
         }
 
         fn load_quic(&self) -> Result<Quic> {

@@ -510,7 +510,8 @@ impl<B: Backend> GuardService<B> {
         let refusals = self.session.refusals()?;
         let named = |(at, refusal)| self.elsewhere.named(at, refusal);
         let mut all: Vec<Refusal> = refusals.into_iter().map(named).collect();
-        all.extend(self.quic.refusals()?);
+        let classes = || self.session.class_names();
+        all.extend(self.quic.refusals(classes)?);
         Ok(all)
     }
 

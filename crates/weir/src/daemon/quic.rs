@@ -3,6 +3,7 @@
 mod elsewhere;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::Table;
@@ -272,13 +273,16 @@ impl QuicGuard {
         .collect()
     }
 
-    /// Sampled refusals since the last call.
+    /// Sampled refusals since the last call. `classes`: the names of classes by their slots.
     ///
     /// # Errors
     /// They cannot be read.
-    pub fn refusals(&self) -> Result<Vec<Refusal>> {
+    pub fn refusals(
+        &self,
+        classes: impl FnOnce() -> BTreeMap<u32, Arc<str>>,
+    ) -> Result<Vec<Refusal>> {
         match &self.kernel {
-            Some(kernel) => Ok(kernel.refusals()?),
+            Some(kernel) => Ok(kernel.refusals(classes)?),
             None => Ok(Vec::new()),
         }
     }

@@ -74,12 +74,13 @@ fn kept_table(all: &[KeptRefusal], refused: &'static str) -> String {
     let any = |has: fn(&Refusal) -> bool| all.iter().any(|kept| has(&kept.refusal));
     let any_quic = any(|one| one.pending.is_some());
     let any_tcp = any(|one| one.pending.is_none());
+    let any_class = any_tcp || all.iter().any(|kept| kept.class.is_some());
     type Column = (&'static str, Align, bool, fn(&KeptRefusal) -> String);
     let columns: [Column; 9] = [
         ("last", Left, true, |kept| time(kept.at_unix_ms)),
         (refused, Right, true, estimated),
         ("listener", Left, true, |kept| kept.listener.clone()),
-        ("class", Left, any_tcp, |kept| or_dash(kept.class.clone())),
+        ("class", Left, any_class, |kept| or_dash(kept.class.clone())),
         ("verdict", Left, true, verdict),
         ("queue", Right, any_tcp, |kept| queue(&kept.refusal)),
         ("pending", Right, any_quic, |kept| {

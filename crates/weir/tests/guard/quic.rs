@@ -127,6 +127,9 @@ fn a_class_names_a_quic_listener_and_its_rate_is_one_for_tcp_and_quic() {
         "{refused:?}"
     );
     assert_eq!(counter(&bed, "quic_vn_rate"), 1);
+    let output = bed.weir(&format!("why {CLIENT} --json"));
+    let why: Why = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(why.refusals[0].class.as_deref(), Some("all"), "{why:#?}");
     let status = bed.status();
     let classes = status["classes"].as_array().unwrap();
     let all = classes.iter().find(|class| class["name"] == "all").unwrap();

@@ -2,6 +2,7 @@
 //! one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use weir_config::{Fault, check_classes};
@@ -22,6 +23,11 @@ impl<B: Backend> Session<B> {
     /// The classes in force, without those of proxies.
     pub fn classes(&self) -> &[Class] {
         self.classes.list()
+    }
+
+    /// Their names and `other`, by their slots in the kernel half; none where there is no class.
+    pub fn class_names(&self) -> BTreeMap<u32, Arc<str>> {
+        self.backend.class_names()
     }
 
     /// What `weir class` and the API have changed, and a file with these classes would undo: a sentence each.
