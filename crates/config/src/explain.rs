@@ -291,7 +291,7 @@ const ADVICE: [(&str, &str); 48] = [
     ),
     (
         "syn_unjudged",
-        "weir remembers the queues of 512 listening sockets in a hash table; with a few hundred sockets some do not get a slot. Use fewer SO_REUSEPORT sockets, or guard fewer ports. Where a BPF program of the server's chooses the socket (SO_ATTACH_REUSEPORT_CBPF or _EBPF), weir cannot know whose queue a SYN will meet, and refuses nobody; `weir status` says so as a fallback.",
+        "weir remembers the queues of 1024 listening sockets in a hash table, or of 2048 where it guards other network namespaces; with more than half as many busy sockets some may not get a slot. Use fewer SO_REUSEPORT sockets, or guard fewer ports. Where a BPF program of the server's chooses the socket (SO_ATTACH_REUSEPORT_CBPF or _EBPF), weir cannot know whose queue a SYN will meet, and refuses nobody; `weir status` says so as a fallback.",
     ),
     (
         "syn_dropped_rate",

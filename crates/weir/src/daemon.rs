@@ -25,3 +25,4 @@ mod shaping;
 pub mod signals;
 pub mod sysctls;
 pub mod timewait;
+mod unjudged;

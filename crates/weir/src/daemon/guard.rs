@@ -45,6 +45,7 @@ use crate::daemon::shaping::Shaping;
 use crate::daemon::signals::Signals;
 use crate::daemon::sysctls::SysctlWatch;
 use crate::daemon::timewait::TimeWaits;
+use crate::daemon::unjudged::Unjudged;
 use crate::failure::{Failure, Result};
 use crate::host::chains::Chains;
 use crate::host::config::Source;
@@ -161,6 +162,7 @@ impl Start {
             profiles: Profiles::default(),
             events: events.clone(),
             overload: OverloadLog::new(),
+            unjudged: Unjudged::default(),
             follow: None,
             elsewhere: Elsewhere::none(Machine::open, Namespace::current()?, self.elsewhere, now),
             told: Vec::new(),
@@ -317,6 +319,7 @@ pub struct GuardService<B> {
     /// The session's warnings that the user has seen, each interface apart.
     told: Vec<String>,
     overload: OverloadLog,
+    unjudged: Unjudged,
     follow: Option<Follow>,
     elsewhere: Elsewhere,
     timewait: TimeWaits,
@@ -492,6 +495,9 @@ impl<B: Backend> GuardService<B> {
         let refusals = self.sampled();
         let samples = refusals.as_deref().unwrap_or_default();
         let (all, own) = (glances.all(), glances.own());
+        for warning in self.unjudged.take(all, now) {
+            tracing::warn!("{warning}");
+        }
         self.overload
             .tell(all, &glances.quic, samples, &held, &self.events);
         match &refusals {

@@ -470,6 +470,7 @@ mod tests {
             wait: Some(Duration::from_micros(507_500)),
             waits_too_long: false,
             accepts: None,
+            steered: false,
             kept: 0,
             rule: Rule {
                 target: None,

@@ -543,6 +543,7 @@ mod tests {
             wait: None,
             waits_too_long: false,
             accepts: None,
+            steered: false,
             kept: 0,
             rule: Rule {
                 target: None,

@@ -273,6 +273,7 @@ mod tests {
     use crate::daemon::shaping::Shaping;
     use crate::daemon::sysctls::SysctlWatch;
     use crate::daemon::timewait::TimeWaits;
+    use crate::daemon::unjudged::Unjudged;
     use crate::host::filters::Filters;
     use crate::host::ipvs::ServiceWatch;
     use crate::host::links::LinkWatch;
@@ -299,6 +300,7 @@ mod tests {
             events: Events::new(),
             told: Vec::new(),
             overload: OverloadLog::new(),
+            unjudged: Unjudged::default(),
             follow: None,
             elsewhere: Elsewhere::none(Machine::open, Namespace::with_cookie(0), true, now),
             timewait: TimeWaits::none(None),

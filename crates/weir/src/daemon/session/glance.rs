@@ -38,6 +38,8 @@ pub struct Glance {
     pub kept: u32,
     /// By what it refuses, or would.
     pub rule: Rule,
+    /// A program of the server's chooses among its sockets: weir cannot know in which queue a connection will be.
+    pub steered: bool,
 }
 
 impl Glance {

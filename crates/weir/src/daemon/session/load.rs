@@ -73,6 +73,7 @@ impl<B: Backend> Session<B> {
                     .clone()
                     .any(|socket| waits_too_long(socket, target, least)),
                 accepts: estimate.map(|per_second| per_second / slower),
+                steered: servers.clone().any(|socket| socket.steered),
                 kept: servers.map(|socket| socket.kept_length).sum(),
                 rule,
             })

@@ -327,6 +327,7 @@ fn glance(replica: &Replica, counters: &Counters, sockets: &[&ListenSocket]) -> 
         wait: sockets.iter().filter_map(|s| s.wait).max(),
         waits_too_long: sockets.iter().any(too_long),
         accepts: accepts(sockets.iter().copied()),
+        steered: sockets.iter().any(|s| s.steered),
         kept: sockets.iter().map(|s| s.kept_length).sum(),
         rule,
     }
