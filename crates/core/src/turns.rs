@@ -34,13 +34,18 @@ impl<T> Turns<T> {
 
     /// The next one, and whether it is urgent: such a one, but after [`IN_A_ROW`] of them one of the others.
     pub fn pop(&mut self) -> Option<(T, bool)> {
-        let is_others = self.in_a_row >= IN_A_ROW && !self.others.is_empty();
-        if !is_others && let Some(one) = self.urgent.pop_front() {
+        if self.is_urgent_next() {
             self.in_a_row += 1;
-            return Some((one, true));
+            return self.urgent.pop_front().map(|one| (one, true));
         }
         self.in_a_row = 0;
         self.others.pop_front().map(|one| (one, false))
+    }
+
+    /// Whether the next one is urgent.
+    pub fn is_urgent_next(&self) -> bool {
+        let is_others = self.in_a_row >= IN_A_ROW && !self.others.is_empty();
+        !is_others && !self.urgent.is_empty()
     }
 
     /// Those that are not urgent, in their order.
@@ -64,7 +69,13 @@ mod tests {
         turns.push(1000, false);
         (0..20).for_each(|number| turns.push(number, true));
         assert!(!turns.is_empty());
-        let all: Vec<u32> = std::iter::from_fn(|| turns.pop().map(|(one, _)| one)).collect();
+        let next = || {
+            let said = turns.is_urgent_next();
+            let (one, is_urgent) = turns.pop()?;
+            assert_eq!(said, is_urgent);
+            Some(one)
+        };
+        let all: Vec<u32> = std::iter::from_fn(next).collect();
         let turn = IN_A_ROW as usize;
         assert_eq!(all[turn], 1000);
         assert_eq!(all[..turn], (0..IN_A_ROW).collect::<Vec<_>>());

@@ -64,6 +64,11 @@ impl Due {
         }
     }
 
+    /// Whether the next one is one in which somebody has begun to listen, as far as it can be told.
+    pub fn is_urgent_next(&self) -> bool {
+        self.turns.is_urgent_next()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()

@@ -23,7 +23,10 @@ impl Elsewhere {
     /// Asks for a listener at each port that is new, if every server is to be guarded. Listeners whose servers have all gone stay
     /// until there is no room.
     pub(super) fn ask_for_new(&mut self, found: &[FoundListener]) {
-        let new = self.new_ports(found);
+        let (new, unused) = self.new_ports(found);
+        for one in &unused {
+            self.scans.add_unused(one);
+        }
         if self.asked.len() + new.len() > MAX_LISTENERS {
             self.forget_unserved(found);
         }
@@ -41,9 +44,11 @@ impl Elsewhere {
         }
     }
 
-    fn new_ports(&self, found: &[FoundListener]) -> BTreeSet<u16> {
+    /// Ports of this place for which there is no listener yet, and those of whom it is not known where they are: their process
+    /// has ended, and another one may have the socket.
+    fn new_ports(&self, found: &[FoundListener]) -> (BTreeSet<u16>, Vec<FoundListener>) {
         let (Some(every), Some(world)) = (&self.every, &self.world) else {
-            return BTreeSet::new();
+            return Default::default();
         };
         let asked: BTreeSet<u16> = self.asked.iter().map(|one| one.address.port).collect();
         let new = |one: &&FoundListener| {
@@ -51,11 +56,17 @@ impl Elsewhere {
         };
         let new: Vec<FoundListener> = found.iter().filter(new).cloned().collect();
         let workloads = world.workloads(&new).into_iter();
-        let there = new.iter().zip(workloads).filter(|(_, workload)| {
-            let workload = workload.as_ref();
-            workload.is_some_and(|one| every.location.matches(one))
-        });
-        there.map(|(one, _)| one.port).collect()
+        let (mut ports, mut unknown) = (BTreeSet::new(), Vec::new());
+        for (one, workload) in new.into_iter().zip(workloads) {
+            match workload {
+                Some(workload) if every.location.matches(&workload) => {
+                    ports.insert(one.port);
+                }
+                Some(_) => {}
+                None => unknown.push(one),
+            }
+        }
+        (ports, unknown)
     }
 
     /// Whether clients from elsewhere may come. In each of its containers Docker has a server of names at a port of its own on

@@ -11,6 +11,8 @@ mod every;
 mod own;
 mod renew;
 mod report;
+mod scan;
+mod scans;
 mod service;
 mod space;
 mod world;
@@ -33,6 +35,7 @@ use crate::failure::{Failure, Result};
 use changes::Changes;
 use due::{Due, Pace, Why};
 use own::{FoundOwn, OwnWorkloads};
+use scans::Scans;
 use space::{Space, news};
 pub use world::{Machine, World};
 
@@ -42,8 +45,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const HURRIED: usize = 32;
 /// Namespaces that are put in order before who waits for an answer has it.
 const AT_A_TIME: usize = 8;
-/// A look at all that listen is followed by none for so many times as long as it took: anybody can make one necessary.
-const SCANS_APART: u32 = 20;
 /// For so long the start and a reload wait for them.
 pub const SETTLES: Duration = Duration::from_secs(2);
 
@@ -83,11 +84,7 @@ pub struct Elsewhere {
     due: Due,
     /// Those that are to be taken out of the kernel half, which waits as long for one as for many.
     leaving: Vec<Namespace>,
-    /// Somebody listens who could not be recognized, or notices were lost.
-    again: bool,
-    lost: u32,
-    /// When all that listen may be looked at again.
-    scan_at: Instant,
+    scans: Scans,
     look_at: Instant,
     pace: Pace,
     /// Where the next look goes on.
@@ -122,6 +119,14 @@ struct Socket {
     listens: bool,
 }
 
+impl Socket {
+    /// It has listened, and all that matters of it is as it was.
+    fn is_still(&self, found: &FoundListener, workload: &Workload) -> bool {
+        let of = |one: &FoundListener| (one.pid, one.ip, one.port);
+        self.listens && of(&self.found) == of(found) && self.workload == *workload
+    }
+}
+
 impl Elsewhere {
     /// No listener yet. `own` is weir's own namespace.
     pub fn none(
@@ -143,9 +148,7 @@ impl Elsewhere {
             spaces: BTreeMap::new(),
             due: Due::default(),
             leaving: Vec::new(),
-            again: false,
-            lost: 0,
-            scan_at: now,
+            scans: Scans::none(now),
             look_at: now,
             pace: Pace::default(),
             next: None,
@@ -191,7 +194,7 @@ impl Elsewhere {
         let ports: BTreeSet<u16> = self.asked.iter().map(|l| l.address.port).collect();
         self.sockets
             .retain(|_, one| ports.contains(&one.found.port));
-        self.take_all(found);
+        self.note(found);
         for one in self.sockets.values().filter(|one| one.listens) {
             self.due.add(one.found.namespace, Why::Listens);
         }
@@ -208,7 +211,10 @@ impl Elsewhere {
         }
         let world = match self.world.take() {
             Some(world) => world,
-            None => (self.open)()?,
+            None => {
+                self.scans.lost = 0;
+                (self.open)()?
+            }
         };
         Ok(&**self.world.insert(world))
     }
@@ -262,7 +268,11 @@ impl Elsewhere {
             self.world.as_ref()?;
         }
         Some(match self.due.is_empty() && self.changes.is_empty() {
-            true => self.look_at,
+            true => self
+                .scans
+                .due_at()
+                .into_iter()
+                .fold(self.look_at, Instant::min),
             // It was due before.
             false => self.look_at.checked_sub(LOOK_EVERY)?,
         })
@@ -281,6 +291,7 @@ impl Elsewhere {
             return;
         };
         self.take(world.notices(), now);
+        self.scan_if_due(now);
         if now >= self.look_at {
             self.look_at = now + LOOK_EVERY;
             self.let_go(kernel);
@@ -329,11 +340,19 @@ impl Elsewhere {
             let begun = Instant::now();
             if self.renew(kernel, namespace, now) {
                 ready.push(namespace);
-            }
-            if why == Why::Look {
-                self.pace.took(begun.elapsed());
+                if why == Why::Look {
+                    tracing::debug!("a look at net-{} has found news", namespace.cookie());
+                }
             }
             seen.push(namespace);
+            // Who has begun to listen waits for no looks: neither behind them, nor to be put in force together with them.
+            if why == Why::Look {
+                self.pace.took(begun.elapsed());
+                self.hear(now);
+            }
+            if self.due.is_urgent_next() != (why == Why::Listens) {
+                break;
+            }
         }
         if !ready.is_empty()
             && let Err(error) = kernel.put_in_force()
@@ -343,6 +362,13 @@ impl Elsewhere {
         seen.extend(self.take_attached(kernel));
         for namespace in seen {
             self.tell_of(namespace);
+        }
+    }
+
+    /// Takes in who has begun or ceased to listen.
+    fn hear(&mut self, now: Instant) {
+        if let Some(world) = &self.world {
+            self.take(world.notices(), now);
         }
     }
 
@@ -452,17 +478,21 @@ impl Elsewhere {
     /// Notes those of them that listen at ports of interest.
     fn note(&mut self, mut found: Vec<FoundListener>) {
         // Its port is chosen a moment later.
-        self.again |= found.iter().any(|one| one.port == 0);
+        for one in found.iter().filter(|one| one.port == 0) {
+            self.scans.add_unused(one);
+        }
         self.ask_for_new(&found);
         found.retain(|one| self.asked.iter().any(|l| l.address.port == one.port));
         let Some(world) = &self.world else { return };
         let workloads = world.workloads(&found).into_iter();
-        let all = found.len();
-        let known = found.into_iter().zip(workloads);
-        let known = known.filter_map(|(found, workload)| Some((found, workload?)));
-        let known: Vec<(FoundListener, Workload)> = known.collect();
-        // Another process may have the sockets of those that have ended.
-        self.again |= known.len() < all;
+        let mut known = Vec::new();
+        for (found, workload) in found.into_iter().zip(workloads) {
+            match workload {
+                Some(workload) => known.push((found, workload)),
+                // Another process may have the socket of one that has ended.
+                None => self.scans.add_unused(&found),
+            }
+        }
         let place = |found: &FoundListener| (found.namespace, found.port);
         let taken: BTreeSet<_> = known.iter().map(|(found, _)| place(found)).collect();
         self.sockets
@@ -470,8 +500,7 @@ impl Elsewhere {
         for (found, workload) in known {
             let at = found.namespace;
             let before = self.sockets.get(&found.socket);
-            let is_known =
-                before.is_some_and(|one| one.found.pid == found.pid && one.workload == workload);
+            let is_known = before.is_some_and(|one| one.is_still(&found, &workload));
             if !is_known {
                 self.due.add(at, Why::Listens);
             }
@@ -487,37 +516,8 @@ impl Elsewhere {
         }
     }
 
-    /// Looks at all that listen.
-    fn scan(&mut self) -> Result<()> {
-        let Some(world) = &self.world else {
-            return Ok(());
-        };
-        let (lost, found) = (world.lost(), world.listeners()?);
-        self.lost = lost;
-        self.take_all(found);
-        Ok(())
-    }
-
-    fn take_all(&mut self, found: Vec<FoundListener>) {
-        self.again = false;
-        let there: BTreeSet<u64> = found.iter().map(|one| one.socket).collect();
-        for (cookie, one) in &mut self.sockets {
-            one.listens = there.contains(cookie);
-        }
-        // Those that are known may have another process now.
-        self.note(found);
-    }
-
     /// Looks what has changed that nobody has told.
     fn look(&mut self, kernel: &impl Spaces, now: Instant) {
-        let lost = self.world.as_ref().map_or(self.lost, |world| world.lost());
-        if (self.again || lost != self.lost) && now >= self.scan_at {
-            let begun = Instant::now();
-            if let Err(failure) = self.scan() {
-                tracing::error!("who listens in other network namespaces is not known: {failure}");
-            }
-            self.scan_at = now + begun.elapsed() * SCANS_APART;
-        }
         self.look_for_ended(kernel, now);
         self.look_for_silent(now);
         let count = match self.moved {

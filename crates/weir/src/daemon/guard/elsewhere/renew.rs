@@ -47,6 +47,7 @@ impl Elsewhere {
         space.path = path;
         space.set(replicas);
         space.trouble = None;
+        space.is_missed = false;
         let ready = apply(space, kernel, namespace, &inside);
         match ready {
             // The program is on its way meanwhile, and lets all pass as long as nothing is in force.
@@ -128,13 +129,14 @@ impl Elsewhere {
     ) {
         let listens = self.has_listening(namespace);
         // Perhaps another process has the socket.
-        self.again |= listens;
+        self.scans.again |= listens;
         let space = self.spaces.get(&namespace);
         let silent_since = space.and_then(|space| space.silent_since);
         let is_silent = silent_since.is_some_and(|since| now >= since + SILENT);
         match (kernel.devices_in(namespace).is_empty(), listens) {
             (false, false) if is_silent => return self.end(kernel, namespace),
-            (false, _) => return,
+            (false, true) => return self.is_missed(namespace),
+            (false, false) => return,
             (true, false) => return self.end(kernel, namespace),
             (true, true) => {}
         }
@@ -143,6 +145,13 @@ impl Elsewhere {
         space.set(replicas);
         space.turn_off(failure.to_string());
         self.changes.say(news(space));
+    }
+
+    /// Who has begun to listen there is not guarded before it can be entered again.
+    fn is_missed(&mut self, namespace: Namespace) {
+        if let Some(space) = self.spaces.get_mut(&namespace) {
+            space.is_missed = true;
+        }
     }
 
     /// A container that was started again has another namespace: the one before is of nobody now.

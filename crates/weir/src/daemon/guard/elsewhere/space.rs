@@ -33,6 +33,8 @@ pub struct Space {
     told: BTreeMap<String, Told>,
     /// Since when nobody is known to listen there.
     pub silent_since: Option<Instant>,
+    /// Somebody listens there, and it could not be entered when it was due.
+    pub is_missed: bool,
 }
 
 struct Awaited {
@@ -84,6 +86,7 @@ impl Space {
             applied: None,
             told: BTreeMap::new(),
             silent_since: None,
+            is_missed: false,
         }
     }
 
@@ -162,7 +165,8 @@ impl Space {
 
     /// Something is not as it should be, which may pass.
     pub fn is_off(&self) -> bool {
-        self.trouble.is_some() || self.attached.is_empty() && self.awaited.is_empty()
+        let has_none = self.attached.is_empty() && self.awaited.is_empty();
+        self.trouble.is_some() || self.is_missed || has_none
     }
 
     /// The guard is about to be on interfaces that clients come by.

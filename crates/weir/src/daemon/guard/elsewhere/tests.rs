@@ -1,5 +1,7 @@
 //! Claims about listeners in other namespaces, in virtual time, on a machine that is made up.
 
+mod missed;
+
 use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -23,6 +25,8 @@ const OWN: u64 = 1;
 struct State {
     listening: Vec<FoundListener>,
     notices: Vec<Notice>,
+    /// Of what happens during the next look at a namespace.
+    meanwhile: Vec<Notice>,
     lost: u32,
     /// Container names by process.
     named: BTreeMap<u32, &'static str>,
@@ -76,9 +80,15 @@ impl World for Made {
 
     /// The namespace that the path names, as the fake kernel half reads it.
     fn look(&self, _: &NamespacePath, namespace: Namespace) -> Result<Inside> {
-        let state = self.state.borrow();
+        let State {
+            notices,
+            meanwhile,
+            links,
+            ..
+        } = &mut *self.state.borrow_mut();
+        notices.append(meanwhile);
         let ended = || Failure::failed("it has ended", "");
-        let names = state.links.get(&namespace).ok_or_else(ended)?;
+        let names = links.get(&namespace).ok_or_else(ended)?;
         let links = names.iter().zip(1..);
         Ok(Inside {
             links: links.map(|(name, index)| link(index, name)).collect(),
@@ -381,6 +391,7 @@ fn ports_at_which_nobody_listens_any_more_make_room_for_those_of_servers_that_co
     bed.starts_at(3000, 10, "web-4");
     bed.work();
     assert!(has(&bed, 3000) && has(&bed, 6) && !has(&bed, 7));
+    bed.work();
     let there = bed.in_force();
     assert!(there.contains(&on("port-2000@web-3")), "{there:?}");
     assert!(!there.contains(&on("port-5@web-1")), "{there:?}");
