@@ -96,13 +96,22 @@ impl Chain {
     /// The name of what a packet meets first behind this process's guard, or behind where it will stand: before all others
     /// at tc ingress.
     pub fn behind_weir(&self) -> Option<String> {
+        self.behind(|program| is_own(program.id))
+    }
+
+    /// The same for whoever only looks: whichever weir has its programs there, it is no packet filter.
+    pub fn behind_any_weir(&self) -> Option<String> {
+        self.behind(|program| OURS.contains(&&*program.name))
+    }
+
+    fn behind(&self, is_weir_s: impl Fn(&Program) -> bool) -> Option<String> {
         // Behind the XDP front is all of tc.
-        let front = self.xdp.iter().any(|(_, program)| is_own(program.id));
-        let tcx = match self.tcx.iter().position(|program| is_own(program.id)) {
+        let front = self.xdp.iter().any(|(_, program)| is_weir_s(program));
+        let tcx = match self.tcx.iter().position(&is_weir_s) {
             Some(weir) if !front => &self.tcx[weir..],
             _ => &self.tcx[..],
         };
-        let program = tcx.iter().find(|program| !is_own(program.id));
+        let program = tcx.iter().find(|program| !is_weir_s(program));
         // The redirect of weir's own drops nobody by who he is. But what it redirects waits in a qdisc, and the listener
         // that an ACK with a cookie of weir's is for may have been freed when its turn comes.
         let filter = || {
@@ -178,6 +187,14 @@ mod tests {
              tc filters: flower (priority 1), then weir's u32 (priority 15890)"
         );
         assert!(chain.before_weir().is_empty());
+        assert_eq!(chain.behind_any_weir().as_deref(), Some("cil_from_netdev"));
+        let alone = Chain {
+            tcx: vec![program(9, "guard_tc"), program(8, "timewait_tc")],
+            ..Chain::default()
+        };
+        assert_eq!(alone.behind_any_weir(), None);
+        // To a weir that guards, another one is.
+        assert_eq!(alone.behind_weir().as_deref(), Some("guard_tc"));
         assert!(chain.is_guarded() && !Chain::default().is_guarded());
         assert_eq!(Chain::default().line(), None);
     }

@@ -36,6 +36,8 @@ struct Look<'a> {
     known: &'a Chains,
     /// The interfaces, where they are known.
     links: Option<&'a [Link]>,
+    /// Whoever asks guards nothing: no weir's programs are among them.
+    only_looks: bool,
 }
 
 impl Filters {
@@ -54,10 +56,11 @@ impl Filters {
         KINDS.iter().flat_map(|kind| kind(&mut look)).next()
     }
 
-    /// All that are found.
+    /// All that are found, for who guards nothing himself: programs of a weir are not among them.
     pub fn all(&mut self) -> Vec<SynFilter> {
         let known = Chains::new();
         let mut look = self.look(&known);
+        look.only_looks = true;
         KINDS.iter().flat_map(|kind| kind(&mut look)).collect()
     }
 
@@ -67,6 +70,7 @@ impl Filters {
             chains: &mut self.chains,
             known,
             links: None,
+            only_looks: false,
         }
     }
 }
@@ -119,9 +123,13 @@ fn chains(look: &mut Look) -> Vec<SynFilter> {
 
 /// Programs of others, and tc filters, that a packet meets behind weir, before netfilter.
 fn programs_at_tc(look: &mut Look) -> Vec<SynFilter> {
+    let behind = match look.only_looks {
+        true => host::chains::Chain::behind_any_weir,
+        false => host::chains::Chain::behind_weir,
+    };
     let program = |chain: host::chains::Chain| {
         Some(SynFilter::Program {
-            name: chain.behind_weir()?,
+            name: behind(&chain)?,
             device: chain.interface,
         })
     };

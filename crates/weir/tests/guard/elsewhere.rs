@@ -407,6 +407,7 @@ fn the_doctor_inside_says_that_the_namespace_is_guarded_from_outside() {
     assert!(said.contains("its programs are on lo"), "{said}");
     assert!(said.contains("start no second one"), "{said}");
     assert!(!said.contains("`weir protect"), "{said}");
+    assert!(!said.contains("could drop a SYN behind weir"), "{said}");
     weir.signal(Signal::SIGTERM);
     weir.end();
     let said = doctor();
