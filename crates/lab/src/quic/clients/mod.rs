@@ -260,7 +260,9 @@ fn page_of(ran: Ran) -> End {
 
 /// The end of a program that prints when it knew, and "connected" or a reason.
 fn said(ran: Ran) -> End {
-    let words = ran.stdout.split_once(' ');
+    // What follows is the end of a connection.
+    let first = ran.stdout.lines().next().unwrap_or_default();
+    let words = first.split_once(' ');
     let known = words.and_then(|(at, how)| Some((at.parse().ok()?, how)));
     let (at, how) = match (ran.success, known) {
         (_, Some((at, "connected"))) => (Duration::from_nanos(at), How::Served("QUIC".into())),
