@@ -18,8 +18,8 @@
  * packets of other hosts, VLANs and fragments but the first. A buffer of several
  * datagrams (GRO) is refused only if all in it are of the attempt.
  *
- * State. places, quic_ports: written by user space only. states, attempts, refused:
- * here. They forget what is longest unused (LRU). counters: per CPU. All of it dies
+ * State. places, quic_ports: written by user space only. The tables of classes
+ * are a guard's (classify.bpf.h, rate.bpf.h). states, attempts, refused: here. They forget what is longest unused (LRU). counters: per CPU. All of it dies
  * with the process that loaded it: nothing is pinned.
  *
  * Fail open: a failed lookup, a full map, a helper's error: the packet passes.
@@ -110,7 +110,8 @@ struct datagram {
 	u32 to_hash;		/* of the destination's connection ID; never 0 */
 	u32 from_hash;		/* and of the source's */
 	u32 v6;
-	u32 class;		/* slot of its class */
+	u32 class;		/* slot of its class; WEIR_NO_CLASS: there are no classes */
+	u32 copy;		/* of the class tables */
 	u64 netns;		/* cookie of the network namespace that it is in */
 	u64 now;
 };
@@ -144,10 +145,13 @@ static __always_inline void count(u32 key, enum quic_verdict v)
 /* Counts for the listener and for the class. */
 static __always_inline void count_for(const struct quic_policy *policy, u32 class, enum quic_verdict v)
 {
-	struct class_state *state = class_state_of(class);
+	struct class_state *state;
 
 	barrier_var(v);
 	count(policy->counters, v);
+	if (class == WEIR_NO_CLASS)
+		return;
+	state = class_state_of(class);
 	if (state && v < QUIC_VERDICT_COUNT)
 		__sync_fetch_and_add((u64 *)&state->quic + v, 1);
 }
@@ -510,22 +514,33 @@ static __always_inline u32 class_copy(void)
 	return copy ? *copy : 0;
 }
 
-/* Finds the class of an attempt. Returns its priority. */
+/*
+ * Finds the class of an attempt. Returns its priority. Without any class nothing is counted for `other`: all CPUs would
+ * write to the same place.
+ */
 static __always_inline u32 class_in(const struct quic_policy *policy, struct datagram *d)
 {
-	u32 copy = class_copy();
+	u32 copy = class_copy() & 1;
+	const struct class_masks *table = bpf_map_lookup_elem(&class_masks, &copy);
 	const struct class_policy *class;
 
+	d->copy = copy;
+	d->class = WEIR_NO_CLASS;
+	if (!table || !table->count[d->v6 & 1])
+		return WEIR_PRIORITIES;
 	d->class = class_of(&d->tuple, d->v6, policy->owner, copy);
 	class = class_policy_of(d->class, copy);
-	/* Where no classes were ever written there is none. */
 	return class && class->priority ? class->priority : WEIR_PRIORITIES;
 }
 
-/* What the rate of its class says of an attempt, which then has its token. */
-static __always_inline enum quic_verdict rate_verdict(const struct quic_policy *policy, u32 class)
+/*
+ * What the rate of its class says of an attempt, which then has its token. Who only observes takes none: the class may be that of
+ * SYNs whose verdicts are carried out.
+ */
+static __always_inline enum quic_verdict rate_verdict(const struct quic_policy *policy, const struct datagram *d)
 {
-	int police_says = police(class, class_copy(), true);
+	u32 class = d->class == WEIR_NO_CLASS ? WEIR_CLASS_OTHER : d->class;
+	int police_says = police(class, d->copy, !policy->observe);
 
 	if (police_says == POLICE_PASS)
 		return VERDICT_quic_admitted;
@@ -562,9 +577,13 @@ __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, st
 	state->buffer = buffer;
 	state->buffer_limit = limit;
 	quic_look(state, d->now, policy);
-	v = rate_verdict(policy, d->class);
-	if (quic_lets_in(v))
-		v = quic_judge(state, d->now, policy, priority);
+	v = quic_judge(state, d->now, policy, priority);
+	/* Who is refused anyway takes no token: the client may come by TCP, and needs it there. */
+	if (quic_lets_in(v)) {
+		enum quic_verdict rate = rate_verdict(policy, d);
+
+		v = quic_lets_in(rate) ? v : rate;
+	}
 	count_for(policy, d->class, v);
 	if (!quic_lets_in(v))
 		quic_sample(state, policy, &d->client, &d->tuple, quic_sample_what(v, d->class, d->v6));

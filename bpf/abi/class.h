@@ -42,7 +42,7 @@ struct class_tuple {
 	__u32 to[4];
 	__u16 from_port;	/* big endian */
 	__u16 to_port;
-	__u16 listener;		/* 1 + counters index of the listener */
+	__u16 listener;		/* 1 + counters index of the listener, or a number from WEIR_QUIC_OWNER on */
 	__u16 mask;		/* number of the mask */
 };
 _Static_assert(sizeof(struct class_tuple) == 40, "a hash key has no holes");

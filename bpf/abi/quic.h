@@ -14,7 +14,7 @@
 /* QUIC listeners that one network namespace can have. */
 #define WEIR_MAX_QUIC 64
 /* Addresses and ports of QUIC listeners, over all network namespaces. */
-#define WEIR_QUIC_PLACES 4096
+#define WEIR_QUIC_PLACES 32768
 /* Connection attempts that are remembered at a time: so many that go on, and so many that were refused. */
 #define WEIR_QUIC_FLOWS 65536
 /* Sockets of QUIC servers that are remembered at a time. Each CPU has 128 places of them in its hands (LRU). */

@@ -29,6 +29,8 @@ _Static_assert(WEIR_CLASS_SLOTS < 1 << (31 - QUIC_SAMPLE_CLASS_SHIFT), "a class 
 
 static __always_inline u32 quic_sample_what(enum quic_verdict v, u32 class, bool v6)
 {
+	/* User space knows no name of a class where there is none. */
+	class = class == WEIR_NO_CLASS ? WEIR_CLASS_OTHER : class;
 	return v | class << QUIC_SAMPLE_CLASS_SHIFT | (v6 ? QUIC_SAMPLE_V6 : 0);
 }
 

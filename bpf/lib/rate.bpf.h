@@ -25,7 +25,7 @@ struct {
 
 EXPORT_TYPE(struct, class_state);
 
-/* What classes have used and met: an array in pieces, for 4.3 MB are too much where there are few classes. */
+/* What classes have used and met: an array in pieces, for 9 MB are too much where there are few classes. */
 struct class_states_piece {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, WEIR_CLASS_PIECE);

@@ -15,8 +15,8 @@ use std::net::UdpSocket;
 use etherparse::PacketBuilder;
 use weir_core::listener::ListenAddress;
 use weir_core::quic::{QuicListener, QuicRefuse};
-use weir_kernel::Quic;
 use weir_kernel::testing::datagrams::{DatagramBench, Repeated, Way};
+use weir_kernel::{Around, Quic};
 use weir_testbed::netns;
 
 mod rows;
@@ -62,7 +62,8 @@ fn main() {
         UdpSocket::bind(("127.0.0.1", port)).expect("a port in a namespace of our own")
     });
     let mut quic = Quic::load().expect("the programs load");
-    quic.apply(&listeners()).expect("they are taken");
+    quic.apply(&listeners(), &Around::default())
+        .expect("they are taken");
     let mut bench = DatagramBench::load().expect("the benchmark loads");
     let client = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     for full in &sockets[1..] {

@@ -11,7 +11,7 @@ use etherparse::PacketBuilder;
 use proptest::prelude::Rng;
 use weir_core::listener::ListenAddress;
 use weir_core::quic::QuicListener;
-use weir_kernel::Quic;
+use weir_kernel::{Around, Quic};
 use weir_models::quic::{LongPacket, PacketKind};
 use weir_testbed::{needs, netns};
 
@@ -84,7 +84,8 @@ impl World {
         let mut listener = QuicListener::new("h3", address);
         // Whatever is in the buffer is too much, and nobody has a share.
         (listener.room, listener.floor) = (0.001, 0.0);
-        quic.apply(&[listener]).expect("it is taken");
+        quic.apply(&[listener], &Around::default())
+            .expect("it is taken");
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).expect("a port");
         let from = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         from.send_to(&[0; 1000], (Ipv4Addr::LOCALHOST, PORT))

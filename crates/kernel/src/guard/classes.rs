@@ -144,12 +144,17 @@ impl Classes {
         })
     }
 
-    /// The copy that was written is in force, and no packet sees the other one any more.
-    pub fn put_in_force(&mut self, maps: &Maps, next: Next) -> Result<()> {
-        (self.classes, self.slots, self.copy) = (next.classes, next.slots, next.copy);
+    /// Has programs without a policy of their own (QUIC's, the queue's) go by the copy that was written: before the policy that
+    /// goes with it is in force, after which the kernel waits until no packet sees what was before.
+    pub fn activate(&self, maps: &Maps, next: &Next) -> Result<()> {
         maps.class_active
-            .update(0u32.bytes(), self.copy.bytes(), MapFlags::ANY)
+            .update(0u32.bytes(), next.copy.bytes(), MapFlags::ANY)
             .map_err(of_libbpf("say which classes are in force"))
+    }
+
+    /// The copy that was written is in force, and no packet sees the other one any more.
+    pub fn put_in_force(&mut self, next: Next) {
+        (self.classes, self.slots, self.copy) = (next.classes, next.slots, next.copy);
     }
 
     /// A class that stays keeps its slot; a new one starts with a full bucket and from zero.

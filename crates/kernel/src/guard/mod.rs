@@ -179,6 +179,7 @@ impl Guard {
         };
         let elsewhere_too = self.namespaces.prepare(false, &common)?;
         self.namespaces.put(&self.skel.maps, elsewhere_too)?;
+        self.classes.activate(&self.skel.maps, &next)?;
         self.swap(|policy| {
             let elsewhere = elsewhere.into_iter();
             fill(policy, listeners, &table, &slots, cookies, elsewhere);
@@ -193,7 +194,8 @@ impl Guard {
         self.names = None;
         self.ports = listeners.iter().map(|l| l.address.port).collect();
         self.watch_ports();
-        self.classes.put_in_force(&self.skel.maps, next)
+        self.classes.put_in_force(next);
+        Ok(())
     }
 
     /// `slots`: of the listeners of weir's own namespace.
@@ -257,11 +259,13 @@ impl Guard {
             .collect();
         // What may fail comes first.
         self.renew(false, &|name| next.mark(name, other))?;
+        self.classes.activate(&self.skel.maps, &next)?;
         self.change_listeners(|l| {
             l.classes = marks.get(&l.counters).copied().unwrap_or(0);
         });
         self.names = None;
-        self.classes.put_in_force(&self.skel.maps, next)
+        self.classes.put_in_force(next);
+        Ok(())
     }
 
     /// The classes in force, without those of proxies.

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use weir_core::abi;
 use weir_core::class::OwnerId;
 
+// No listener of TCP has such a number.
+const _: () = assert!(abi::MOST_LISTENERS + abi::MAX_LISTENERS < abi::QUIC_OWNER);
+
 /// By name. A name keeps its number though its listener goes: rules in force may still have it.
 #[derive(Default)]
 pub(super) struct QuicOwners(BTreeMap<String, OwnerId>);
@@ -15,7 +18,7 @@ impl QuicOwners {
         self.0.get(name).copied()
     }
 
-    /// The listener's, which may be new. After 32 768 names there is none left: 0, which no rule has.
+    /// The listener's, which may be new. After 32 768 names there is none left: 0, as of a class whose listener is unknown.
     pub fn assign(&mut self, name: &str) -> OwnerId {
         let next = abi::QUIC_OWNER as usize + self.0.len();
         let next = OwnerId::try_from(next).unwrap_or(0);
@@ -33,10 +36,5 @@ mod tests {
         let numbers = ["a", "b", "a"].map(|name| owners.assign(name));
         assert_eq!(numbers, [0x8000, 0x8001, 0x8000]);
         assert_eq!((owners.of("b"), owners.of("c")), (Some(0x8001), None));
-    }
-
-    #[test]
-    fn no_listener_of_tcp_has_such_a_number() {
-        assert!(abi::MOST_LISTENERS + abi::MAX_LISTENERS < abi::QUIC_OWNER);
     }
 }

@@ -107,8 +107,13 @@ impl Quic {
                 },
             };
             // It may have been detached from meanwhile: then the link goes.
-            if let Some(ends) = self.elsewhere.interfaces.get_mut(&(namespace, ifindex)) {
-                ends[usize::from(hook != HOOKS[0])] = end;
+            let Some(ends) = self.elsewhere.interfaces.get_mut(&(namespace, ifindex)) else {
+                continue;
+            };
+            let before = &mut ends[usize::from(hook != HOOKS[0])];
+            // One that was asked for twice is there once.
+            if !(matches!(end, End::Failed(_)) && before.is_on()) {
+                *before = end;
             }
         }
     }
@@ -148,7 +153,8 @@ impl Quic {
         let Some(ends) = self.elsewhere.interfaces.remove(&(namespace, ifindex)) else {
             return;
         };
-        for end in ends {
+        // First the way in: it would see no answers without the way out.
+        for end in ends.into_iter().rev() {
             if let (End::On(link), Some(attacher)) = (end, &self.elsewhere.attacher) {
                 attacher.close(Left {
                     namespace,
@@ -157,6 +163,14 @@ impl Quic {
                 });
             }
         }
+    }
+
+    /// Takes the guard off in other namespaces in a thread of its own: after each link the kernel waits some 10 ms.
+    pub fn leave_elsewhere(&mut self) {
+        let left = std::mem::take(&mut self.elsewhere);
+        let name = std::thread::Builder::new().name("weir-attach".into());
+        // Without a thread they are closed here.
+        let _ = name.spawn(move || drop(left));
     }
 
     /// The interfaces of other namespaces to which it is attached, or about to be.

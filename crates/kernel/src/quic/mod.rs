@@ -181,17 +181,22 @@ impl Quic {
             .map(|one| (one.name.clone(), self.slots[&one.name]))
             .collect();
         for one in listeners.iter().filter(|one| !staying(one)) {
-            let free = (0..QuicListener::MOST as u16)
-                .find(|slot| !slots.values().any(|used| used == slot))
-                .ok_or_else(|| Error::Failed {
-                    what: "guard a QUIC server".into(),
-                    cause: format!("there are more than {} of them", QuicListener::MOST),
-                })?;
+            let is_free = |slot: &u16| !slots.values().any(|used| used == slot);
+            // Slots of listeners that go last: packets may still count there.
+            let leaving = |slot: &u16| self.slots.values().any(|used| used == slot);
+            let mut numbers: Vec<u16> = (0..QuicListener::MOST as u16).filter(is_free).collect();
+            numbers.sort_by_key(leaving);
+            let free = numbers.first().copied().ok_or_else(|| Error::Failed {
+                what: "guard a QUIC server".into(),
+                cause: format!("there are more than {} of them", QuicListener::MOST),
+            })?;
             percpu::reset::<quic_counters>(&self.skel.maps.counters, free)
                 .map_err(of_libbpf("reset the counters of a QUIC listener"))?;
-            for server in self.servers(free) {
-                // Another CPU may have taken it away meanwhile.
-                let _ = self.skel.maps.states.delete(server.bytes());
+            for (server, _) in self.states()? {
+                if server.counters == u32::from(free) {
+                    // Another CPU may have taken it away meanwhile.
+                    let _ = self.skel.maps.states.delete(server.bytes());
+                }
             }
             slots.insert(one.name.clone(), free);
         }
@@ -258,16 +263,10 @@ impl Quic {
     /// # Errors
     /// There is no such listener, or they cannot be read.
     pub fn sockets(&self, name: &str) -> Result<Vec<QuicSocket>> {
-        let (states, now) = (&self.skel.maps.states, now_ns());
-        let mut sockets = Vec::new();
-        for server in self.servers(self.slot(name)?) {
-            let state = states.lookup(server.bytes(), MapFlags::ANY);
-            let state = state.map_err(of_libbpf("read how a QUIC server answers"))?;
-            // Another may have taken its place since.
-            let state = state.and_then(|bytes| quic_state::read(&bytes));
-            sockets.extend(state.and_then(|state| report(&state, now)));
-        }
-        Ok(sockets)
+        let (slot, now) = (u32::from(self.slot(name)?), now_ns());
+        let its = self.states()?.into_iter();
+        let its = its.filter(|(server, _)| server.counters == slot);
+        Ok(its.filter_map(|(_, state)| report(&state, now)).collect())
     }
 
     /// Sampled refusals since the last call (bounded by the ring's size; those that find it full are lost). `classes`: the names
@@ -300,12 +299,19 @@ impl Quic {
         Ok(told.iter().filter_map(refusal).collect())
     }
 
-    /// The sockets that the programs remember of the listener with this slot.
-    fn servers(&self, slot: u16) -> Vec<quic_server> {
-        let servers = self.skel.maps.states.keys();
-        let servers = servers.filter_map(|key| quic_server::read(&key));
-        let its = |server: &quic_server| server.counters == u32::from(slot);
-        servers.filter(its).collect()
+    /// The sockets that the programs remember, in one call of the kernel: there may be thousands.
+    fn states(&self) -> Result<Vec<(quic_server, quic_state)>> {
+        let most = abi::QUIC_SOCKETS;
+        let states = self
+            .skel
+            .maps
+            .states
+            .lookup_batch(most, MapFlags::ANY, MapFlags::ANY);
+        let states = states.map_err(of_libbpf("read how QUIC servers answer"))?;
+        let states = states.filter_map(|(server, state)| {
+            Some((quic_server::read(&server)?, quic_state::read(&state)?))
+        });
+        Ok(states.collect())
     }
 
     fn slot(&self, name: &str) -> Result<u16> {

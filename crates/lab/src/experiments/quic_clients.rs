@@ -145,7 +145,13 @@ impl Experiment for QuicClients {
         };
         let refused = of("vn").chain(of("drop"));
         let all = |claim, case, metric| Claim::about(claim, case, metric, |n| n.mean == 1.0);
-        let served = of("server").map(|case| all("the client is served where nobody refuses it", case, "served"));
+        let served = of("server").map(|case| {
+            all(
+                "the client is served where nobody refuses it",
+                case,
+                "served",
+            )
+        });
         let refused = refused.map(|case| all("weir refuses the attempt", case, "refused"));
         served.chain(refused).chain(of("vn").map(at_once)).collect()
     }

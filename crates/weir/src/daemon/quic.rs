@@ -98,6 +98,9 @@ impl QuicGuard {
         backend: &mut impl Backend,
     ) -> Result<()> {
         if list.is_empty() {
+            if let Some(kernel) = &mut self.kernel {
+                kernel.leave_elsewhere();
+            }
             *self = QuicGuard::none();
             return Ok(());
         }
@@ -141,20 +144,25 @@ impl QuicGuard {
 
     /// Attaches to interfaces that have come, and knows by their new numbers those that have come again.
     pub fn follow_links(&mut self, links: &[Link]) {
-        if self.list.iter().any(|one| !one.interfaces.is_empty()) {
-            self.reapply();
+        if self.list.iter().any(|one| !one.interfaces.is_empty())
+            && let Err(trouble) = self.reapply()
+        {
+            tracing::error!("{trouble}");
         }
         self.attach(links);
     }
 
     /// Puts them in force anew, since what goes with them has changed.
-    fn reapply(&mut self) {
+    ///
+    /// # Errors
+    /// The kernel does not take them, in a sentence.
+    fn reapply(&mut self) -> std::result::Result<(), String> {
         let fitted = beside(&self.list, self.controller.as_ref());
-        if let Some(kernel) = &mut self.kernel
-            && let Err(error) = kernel.apply(&fitted, &self.around)
-        {
-            tracing::error!("QUIC listeners do not follow what has changed: {error}");
-        }
+        let applied = match &mut self.kernel {
+            Some(kernel) => kernel.apply(&fitted, &self.around),
+            None => Ok(()),
+        };
+        applied.map_err(|error| format!("QUIC listeners do not follow what has changed: {error}"))
     }
 
     /// One that is a port of another carries none of the host's connections.

@@ -111,8 +111,19 @@ impl<B: Backend> GuardService<B> {
         let mut list = self.quic.list().to_vec();
         let before = list.len();
         let mut sockets = udp::sockets().map_err(|error| Failure::io("read UDP sockets", error))?;
+        let there: BTreeSet<u64> = sockets.iter().map(|socket| socket.inode).collect();
+        follow.not_quic.retain(|inode| there.contains(inode));
         let guarded = |socket: &BoundUdp| list.iter().any(|one| udp::is_at(socket, one.address));
-        sockets.retain(|socket| !follow.not_quic.contains(&socket.inode) && !guarded(socket));
+        // Beside a TCP server only, which may come later. Those of the kernel have no inode, and no process.
+        let session = &self.session;
+        let beside = |socket: &BoundUdp| {
+            let mut asked = session.asked();
+            asked.any(|one| udp::is_at(socket, one.address))
+        };
+        sockets.retain(|socket| {
+            let is_new = socket.inode != 0 && !follow.not_quic.contains(&socket.inode);
+            is_new && !guarded(socket) && beside(socket)
+        });
         for UdpServer { socket, .. } in udp::servers(sockets.clone()).0 {
             let is_new = |one: &&Listener| {
                 udp::is_at(&socket, one.address) && list.iter().all(|q| q.address != one.address)
@@ -121,7 +132,9 @@ impl<B: Backend> GuardService<B> {
             let new = new.filter(|_| list.len() < QuicListener::MOST);
             list.extend(new.map(|one| quic::at(template, one.address)));
         }
-        follow.not_quic = sockets.iter().map(|socket| socket.inode).collect();
+        // Of each the processes are looked for once: every descriptor of the machine is read.
+        let seen = sockets.iter().map(|socket| socket.inode);
+        follow.not_quic.extend(seen);
         if list.len() > before {
             self.guard_quic(list)?;
         }

@@ -26,25 +26,37 @@ impl QuicGuard {
         self.list.iter().any(QuicListener::is_elsewhere)
     }
 
-    /// Has them in force where their servers are now. Whether that is somewhere else than before.
+    /// Has them in force where their servers are now. Whether that is otherwise than before in weir's own namespace.
     pub fn follow_sights(&mut self, sights: Vec<Sight>) -> bool {
         let Some(kernel) = &mut self.kernel else {
             return false;
         };
         kernel.follow_attached();
-        self.trouble = attach(kernel, &sights);
-        let has_changed = self.sights != sights;
-        if has_changed {
-            self.sights = sights;
-            self.around.namespaces = namespaces(&self.sights);
-            self.reapply();
+        let mut trouble = attach(kernel, &sights);
+        let wanted = namespaces(&sights);
+        if self.around.namespaces != wanted {
+            let before = std::mem::replace(&mut self.around.namespaces, wanted);
+            if let Err(error) = self.reapply() {
+                // It is tried again at the next look.
+                self.around.namespaces = before;
+                trouble.push(error);
+            }
         }
-        has_changed
+        for one in trouble.iter().filter(|one| !self.trouble.contains(one)) {
+            tracing::error!("{one}");
+        }
+        self.trouble = trouble;
+        let is_otherwise = own(&self.sights) != own(&sights);
+        self.sights = sights;
+        is_otherwise
     }
 
     /// Names of the workloads in which a listener is in force.
     pub(super) fn workloads(&self, listener: &QuicListener) -> Vec<String> {
-        let names = self.sights.iter().filter(|sight| self.is_attached(sight));
+        let its = self.around.namespaces.get(&listener.name);
+        let is_known = |sight: &&Sight| its.is_some_and(|its| its.contains(&sight.namespace));
+        let names = self.sights.iter().filter(is_known);
+        let names = names.filter(|sight| self.is_attached(sight));
         let names = names.filter_map(|sight| sight.listeners.get(&listener.name).cloned());
         let names: BTreeSet<String> = names.collect();
         names.into_iter().collect()
@@ -58,6 +70,10 @@ impl QuicGuard {
         let is_on = |index: &u32| kernel.attached_in(sight.namespace, *index) == Ok(true);
         sight.path.is_none() || sight.interfaces.keys().all(is_on)
     }
+}
+
+fn own(sights: &[Sight]) -> Option<&Sight> {
+    sights.iter().find(|sight| sight.path.is_none())
 }
 
 fn namespaces(sights: &[Sight]) -> BTreeMap<String, BTreeSet<Namespace>> {

@@ -96,6 +96,8 @@ pub struct Elsewhere {
     /// What has become of listeners there.
     changes: Changes,
     own_workloads: OwnWorkloads,
+    /// Something may be otherwise than before the last turn.
+    has_news: bool,
     /// When these are looked at next.
     own_look_at: Instant,
     /// What could not be put in force in weir's own namespace, and is not tried again and again.
@@ -156,6 +158,7 @@ impl Elsewhere {
             gone: BTreeMap::new(),
             changes: Changes::none(now),
             own_workloads: OwnWorkloads::default(),
+            has_news: false,
             own_look_at: now,
             refused: None,
         }
@@ -292,12 +295,18 @@ impl Elsewhere {
         };
         self.take(world.notices(), now);
         self.scan_if_due(now);
+        self.has_news = now >= self.look_at;
         if now >= self.look_at {
             self.look_at = now + LOOK_EVERY;
             self.let_go(kernel);
             self.look(kernel, now);
         }
         self.put_in_order(kernel, now);
+    }
+
+    /// Whether the last turn of [`Elsewhere::work`] may have changed something; it says so once a second at least.
+    pub fn has_news(&self) -> bool {
+        self.has_news
     }
 
     /// Puts namespaces in order that are due, until this time: at the start and after a reload, so that most are in force
@@ -360,6 +369,7 @@ impl Elsewhere {
             self.not_put_in_force(&ready, &error);
         }
         seen.extend(self.take_attached(kernel));
+        self.has_news |= !seen.is_empty();
         for namespace in seen {
             self.tell_of(namespace);
         }

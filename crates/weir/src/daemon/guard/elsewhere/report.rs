@@ -76,7 +76,9 @@ impl Elsewhere {
     pub fn sights(&self, quic: &[QuicListener]) -> Vec<Sight> {
         let others = self.spaces.iter().map(|(namespace, space)| {
             let replicas = space.replicas.iter();
-            let replicas = replicas.filter(|one| space.because_of(one).is_none());
+            // While one more interface is attached to, the others stay as they are.
+            let is_on = |one: &&Replica| one.because.is_none() && !space.attached.is_empty();
+            let replicas = replicas.filter(is_on);
             let listeners = quic.iter().filter_map(|one| {
                 let mut its = replicas.clone().filter(|it| one.goes_with(&it.asked));
                 Some((one.name.clone(), its.next()?.name.clone()))

@@ -84,7 +84,9 @@ impl<B: Backend> GuardService<B> {
             self.session.know(self.elsewhere.asked().to_vec());
         }
         self.follow_own();
-        self.follow_quic();
+        if self.elsewhere.has_news() {
+            self.follow_quic();
+        }
         self.elsewhere.look_at_own(now);
         for event in self.elsewhere.events(now) {
             self.events.note(event);
