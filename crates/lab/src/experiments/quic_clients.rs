@@ -73,6 +73,9 @@ pub enum Answer {
     Drop,
 }
 
+/// What two CPUs see at once may be in either order; more than this is a wrong time.
+const OUT_OF_ORDER: Duration = Duration::from_millis(1);
+
 impl Answer {
     /// weir.toml; `None` without weir.
     fn config(self) -> Option<String> {
@@ -207,6 +210,8 @@ impl QuicClients {
         for netns in [&bed.server, &bed.clients] {
             netns.ip(&["link", "set", "lo", "up"])?;
         }
+        // Now, for the kernel gives packets their times only from a moment later on.
+        let watch = Watch::open(&bed.clients)?;
         let root = debian::root(&self.args.systems)?;
         let mut web = Program::nginx_web(&bed, &root, answer == Answer::Server)?;
         await_web(&bed, &mut web)?;
@@ -218,7 +223,7 @@ impl QuicClients {
             Some(config) => Some(Weir::run(&bed.server, self.program.path(), &config)?),
             None => None,
         };
-        let watch = Watch::open(&bed.clients)?;
+        watch.take()?;
         let patience = Duration::from_secs_f64(self.args.patience);
         let end = clients.attempt(client, &bed, &web, patience)?;
         let packets = watch.take()?;
@@ -290,6 +295,12 @@ fn sample(packets: &[Packet], end: &End) -> Sample {
         sample.flaw = Some(format!("the client has sent no datagram: {:?}", end.how));
         return sample;
     };
+    let is_wrong = |pair: &[Packet]| pair[0].at > pair[1].at + OUT_OF_ORDER;
+    if packets.windows(2).any(is_wrong) {
+        let mut sample = Sample::default();
+        sample.flaw = Some("the kernel gave the packets no times yet".into());
+        return sample;
+    }
     let ms = |at: Duration| (at.as_secs_f64() - first.at.as_secs_f64()) * 1e3;
     let count = |is: &dyn Fn(&Packet) -> bool| packets.iter().filter(|one| is(one)).count() as f64;
     let sent = |packet: &Packet| packet.goes && packet.what == What::Datagram;
