@@ -290,16 +290,16 @@ fn refusals(status: &Value) -> u64 {
 
 fn sample(packets: &[Packet], end: &End) -> Sample {
     let first_datagram = |packet: &&Packet| packet.goes && packet.what == What::Datagram;
+    let flawed = |flaw: String| Sample {
+        flaw: Some(flaw),
+        ..Sample::default()
+    };
     let Some(first) = packets.iter().find(first_datagram) else {
-        let mut sample = Sample::default();
-        sample.flaw = Some(format!("the client has sent no datagram: {:?}", end.how));
-        return sample;
+        return flawed(format!("the client has sent no datagram: {:?}", end.how));
     };
     let is_wrong = |pair: &[Packet]| pair[0].at > pair[1].at + OUT_OF_ORDER;
     if packets.windows(2).any(is_wrong) {
-        let mut sample = Sample::default();
-        sample.flaw = Some("the kernel gave the packets no times yet".into());
-        return sample;
+        return flawed("the kernel gave the packets no times yet".into());
     }
     let ms = |at: Duration| (at.as_secs_f64() - first.at.as_secs_f64()) * 1e3;
     let count = |is: &dyn Fn(&Packet) -> bool| packets.iter().filter(|one| is(one)).count() as f64;
@@ -358,10 +358,13 @@ mod tests {
             how: How::Served("HTTP/2".into()),
             next: None,
         };
-        let sample = sample(&packets, &end);
+        let sample = super::sample(&packets, &end);
         let figures = ["datagrams", "later", "answer_ms", "tcp_ms", "end_ms"];
         let figures = figures.map(|name| sample.get(name).round());
         assert_eq!(figures, [1.0, 1.0, 1.0, 3.0, 25.0]);
         assert_eq!(sample.notes, ["served by HTTP/2"]);
+        // The kernel did not know the time of the first packet, and took that at which it was read.
+        let late = [packets[3], packets[1], packets[2]];
+        assert!(super::sample(&late, &end).flaw.is_some());
     }
 }
