@@ -7,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::clients::FIRST_PAGE;
 use crate::bed::Bed;
 use crate::error::{Context, Error, Result};
 use crate::{interrupt, needs};
@@ -60,6 +59,8 @@ http {
     }
 }
 ";
+/// Its page for a browser, which asks for more.
+const FIRST_PAGE: &str = include_str!("first.html");
 /// The same pages by HTTP/3.
 const NGINX_WEB_QUIC: &str = "\
 server {

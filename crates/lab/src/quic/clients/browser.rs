@@ -6,14 +6,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::{End, How, since_epoch};
+use super::end::{End, How, since_epoch};
 use crate::bed::{Bed, SERVER_VETH_V4};
 use crate::error::{Context, Error, Result};
 use crate::quic::{PORT, Program};
 use crate::{interrupt, needs};
-
-/// What `/first` of [`Program::nginx_web`] is.
-pub const FIRST_PAGE: &str = include_str!("first.html");
 
 /// As `scripts/setup` looks for it.
 const BROWSERS: [&str; 4] = [

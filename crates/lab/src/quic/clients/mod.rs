@@ -3,11 +3,12 @@
 //! curl, ngtcp2 and aioquic are those of Debian 13, quic-go is built from a few lines here, quinn is the test bed's.
 
 mod browser;
+mod end;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -18,7 +19,8 @@ use crate::bed::{Bed, SERVER_VETH_V4};
 use crate::error::{Context, Error, Result};
 use crate::{interrupt, needs};
 
-pub use browser::FIRST_PAGE;
+use end::since_epoch;
+pub use end::{End, How};
 
 /// A client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
@@ -37,28 +39,6 @@ pub enum Client {
     Aioquic,
     /// ngtcp2's example client
     Ngtcp2,
-}
-
-/// How an attempt ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum How {
-    /// By a connection or a page: the protocol.
-    Served(String),
-    /// Given up by the client: its own words.
-    GivenUp(String),
-    /// Ended by the lab, whose patience was shorter than the client's.
-    OutOfPatience,
-}
-
-/// The end of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
-    /// When, since the epoch.
-    pub at: Duration,
-    /// How.
-    pub how: How,
-    /// Of a browser: the protocol of the page that it loaded after that.
-    pub next: Option<String>,
 }
 
 /// Where the programs are.
@@ -237,11 +217,6 @@ fn run(mut command: Command, bed: &Bed, patience: Duration) -> Result<Ran> {
             stderr: text(&output.stderr),
         })
     })
-}
-
-fn since_epoch() -> Duration {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.expect("the clock is set")
 }
 
 /// The end of a program that prints a version of HTTP.
