@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::Quic;
+use super::load::Programs;
 use crate::error::Result;
 use crate::guard::attach::{Hook, is_on_device};
-use crate::guard::attacher::{Attacher, Done, Job, Left, Outcome};
+use crate::guard::attacher::{Attacher, Job, Left, Outcome};
 use crate::guard::chain::Rank;
 use crate::guard::elsewhere::duplicate;
 use crate::namespace::{Namespace, NamespacePath};
@@ -41,76 +41,58 @@ impl End {
     }
 }
 
-impl Quic {
-    /// Attaches to an interface of another namespace, in a while; [`Quic::attached_in`] says whether it is. Attaching twice is no
-    /// error, and attaches again where it has failed.
-    ///
-    /// # Errors
-    /// No thread can be started, or no descriptors are left.
-    pub fn attach_in(
+impl Elsewhere {
+    /// Attaches to an interface, in a while. Attaching twice is no error, and attaches again where it has failed.
+    pub fn attach(
         &mut self,
         at: &NamespacePath,
         namespace: Namespace,
         ifindex: u32,
+        programs: &Programs<'_>,
     ) -> Result<()> {
         let place = (namespace, ifindex);
-        let ends = self.elsewhere.interfaces.get(&place);
         let stays = |end: &End| end.is_on() || matches!(end, End::Awaited);
+        let ends = self.interfaces.get(&place);
         if ends.is_some_and(|ends| ends.iter().all(stays)) {
             return Ok(());
         }
         // What is left of it: the kernel takes no program twice.
-        self.detach_in(namespace, ifindex);
+        self.detach(namespace, ifindex);
         for hook in HOOKS {
             let job = Job {
                 at: at.clone(),
                 namespace,
                 ifindex,
                 hook,
-                program: self.program_at(hook)?,
+                program: program_at(hook, programs)?,
                 bare: None,
                 urgent: true,
             };
-            self.elsewhere.attacher()?.attach(job);
+            self.attacher()?.attach(job);
         }
         let awaited = [End::Awaited, End::Awaited];
-        self.elsewhere.interfaces.insert(place, awaited);
+        self.interfaces.insert(place, awaited);
         Ok(())
     }
 
-    /// A descriptor of the program for devices with a link header.
-    fn program_at(&self, hook: Hook) -> Result<OwnedFd> {
-        let programs = self.programs();
-        match hook {
-            Hook::TcxOut => duplicate(programs.leave),
-            _ => duplicate(programs.enter),
-        }
-    }
-
-    /// Notes what has come of [`Quic::attach_in`].
-    pub fn follow_attached(&mut self) {
-        let attacher = self.elsewhere.attacher.as_ref();
-        let done = attacher.map(Attacher::done).unwrap_or_default();
-        for Done {
-            namespace,
-            ifindex,
-            hook,
-            outcome,
-        } in done
-        {
-            let end = match outcome {
+    /// Notes what has come of it. `bare`: the programs for devices without a link header, asked for when there is one.
+    pub fn follow<'a>(&mut self, bare: impl Fn() -> Result<Programs<'a>>) {
+        let done = self.attacher.as_ref().map(Attacher::done);
+        for done in done.unwrap_or_default() {
+            let end = match done.outcome {
                 Outcome::Linked(link) => End::On(link),
                 Outcome::Failed(_, error) => End::Failed(error.to_string()),
-                Outcome::Bare(job) => match self.attach_bare(job) {
+                Outcome::Bare(job) => match self.attach_bare(job, &bare) {
                     Ok(()) => continue,
                     Err(error) => End::Failed(error.to_string()),
                 },
             };
             // It may have been detached from meanwhile: then the link goes.
-            let Some(ends) = self.elsewhere.interfaces.get_mut(&(namespace, ifindex)) else {
+            let place = (done.namespace, done.ifindex);
+            let Some(ends) = self.interfaces.get_mut(&place) else {
                 continue;
             };
-            let before = &mut ends[usize::from(hook != HOOKS[0])];
+            let before = &mut ends[usize::from(done.hook != HOOKS[0])];
             // One that was asked for twice is there once.
             if !(matches!(end, End::Failed(_)) && before.is_on()) {
                 *before = end;
@@ -118,24 +100,23 @@ impl Quic {
         }
     }
 
-    fn attach_bare(&mut self, job: Job) -> Result<()> {
-        let programs = self.bare.programs(&self.skel)?;
-        let bare = match job.hook {
-            Hook::TcxOut => duplicate(programs.leave)?,
-            _ => duplicate(programs.enter)?,
-        };
-        let bare = Some(bare);
-        self.elsewhere.attacher()?.attach(Job { bare, ..job });
+    fn attach_bare<'a>(
+        &mut self,
+        job: Job,
+        bare: &impl Fn() -> Result<Programs<'a>>,
+    ) -> Result<()> {
+        let bare = Some(program_at(job.hook, &bare()?)?);
+        self.attacher()?.attach(Job { bare, ..job });
         Ok(())
     }
 
-    /// Whether both programs are on this interface of another namespace; or why not, if that is known.
-    pub fn attached_in(
+    /// Whether both programs are on this interface; or why not, if that is known.
+    pub fn is_attached(
         &self,
         namespace: Namespace,
         ifindex: u32,
     ) -> std::result::Result<bool, &str> {
-        let Some(ends) = self.elsewhere.interfaces.get(&(namespace, ifindex)) else {
+        let Some(ends) = self.interfaces.get(&(namespace, ifindex)) else {
             return Ok(false);
         };
         let failed = ends.iter().find_map(|end| match end {
@@ -148,14 +129,14 @@ impl Quic {
         }
     }
 
-    /// Detaches from one interface of another namespace, in a while; no error if not attached.
-    pub fn detach_in(&mut self, namespace: Namespace, ifindex: u32) {
-        let Some(ends) = self.elsewhere.interfaces.remove(&(namespace, ifindex)) else {
+    /// Detaches from one interface, in a while; no error if not attached.
+    pub fn detach(&mut self, namespace: Namespace, ifindex: u32) {
+        let Some(ends) = self.interfaces.remove(&(namespace, ifindex)) else {
             return;
         };
         // First the way in: it would see no answers without the way out.
         for end in ends.into_iter().rev() {
-            if let (End::On(link), Some(attacher)) = (end, &self.elsewhere.attacher) {
+            if let (End::On(link), Some(attacher)) = (end, &self.attacher) {
                 attacher.close(Left {
                     namespace,
                     ifindex,
@@ -165,26 +146,31 @@ impl Quic {
         }
     }
 
-    /// Takes the guard off in other namespaces in a thread of its own: after each link the kernel waits some 10 ms.
-    pub fn leave_elsewhere(&mut self) {
-        let left = std::mem::take(&mut self.elsewhere);
+    /// Detaches from all in a thread of its own: after each link the kernel waits some 10 ms.
+    pub fn leave(self) {
         let name = std::thread::Builder::new().name("weir-attach".into());
         // Without a thread they are closed here.
-        let _ = name.spawn(move || drop(left));
+        let _ = name.spawn(move || drop(self));
     }
 
-    /// The interfaces of other namespaces to which it is attached, or about to be.
-    pub fn interfaces_elsewhere(&self) -> Vec<(Namespace, u32)> {
-        self.elsewhere.interfaces.keys().copied().collect()
+    /// The interfaces to which it is attached, or about to be.
+    pub fn interfaces(&self) -> Vec<(Namespace, u32)> {
+        self.interfaces.keys().copied().collect()
     }
-}
 
-impl Elsewhere {
     fn attacher(&mut self) -> Result<&Attacher> {
         let attacher = match self.attacher.take() {
             Some(attacher) => attacher,
             None => Attacher::start()?,
         };
         Ok(self.attacher.insert(attacher))
+    }
+}
+
+/// A descriptor of the program that goes to this hook.
+fn program_at(hook: Hook, programs: &Programs<'_>) -> Result<OwnedFd> {
+    match hook {
+        Hook::TcxOut => duplicate(programs.leave),
+        _ => duplicate(programs.enter),
     }
 }

@@ -25,7 +25,7 @@ use crate::error::{Error, Result, of_libbpf};
 use crate::guard::ClassMaps;
 use crate::guard::attach::{Hook, is_on_device, link, link_header_len};
 use crate::guard::chain::Rank;
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, NamespacePath};
 use crate::object::{Plain, drain, percpu, plain};
 use elsewhere::Elsewhere;
 use load::{Bare, Programs};
@@ -230,11 +230,52 @@ impl Quic {
         Ok(())
     }
 
+    /// Attaches to an interface of another namespace, in a while; [`Quic::attached_in`] says whether it is. Attaching twice is no
+    /// error, and attaches again where it has failed.
+    ///
+    /// # Errors
+    /// No thread can be started, or no descriptors are left.
+    pub fn attach_in(
+        &mut self,
+        at: &NamespacePath,
+        namespace: Namespace,
+        ifindex: u32,
+    ) -> Result<()> {
+        let programs = programs_of(&self.skel);
+        self.elsewhere.attach(at, namespace, ifindex, &programs)
+    }
+
+    /// Notes what has come of [`Quic::attach_in`].
+    pub fn follow_attached(&mut self) {
+        self.elsewhere.follow(|| self.bare.programs(&self.skel));
+    }
+
+    /// Whether both programs are on this interface of another namespace; or why not, if that is known.
+    pub fn attached_in(
+        &self,
+        namespace: Namespace,
+        ifindex: u32,
+    ) -> std::result::Result<bool, &str> {
+        self.elsewhere.is_attached(namespace, ifindex)
+    }
+
+    /// Detaches from one interface of another namespace, in a while; no error if not attached.
+    pub fn detach_in(&mut self, namespace: Namespace, ifindex: u32) {
+        self.elsewhere.detach(namespace, ifindex);
+    }
+
+    /// Takes the guard off in all other namespaces, in a while.
+    pub fn leave_elsewhere(&mut self) {
+        std::mem::take(&mut self.elsewhere).leave();
+    }
+
+    /// The interfaces of other namespaces to which it is attached, or about to be.
+    pub fn interfaces_elsewhere(&self) -> Vec<(Namespace, u32)> {
+        self.elsewhere.interfaces()
+    }
+
     pub(crate) fn programs(&self) -> Programs<'_> {
-        Programs {
-            enter: self.skel.progs.quic_in.as_fd(),
-            leave: self.skel.progs.quic_out.as_fd(),
-        }
+        programs_of(&self.skel)
     }
 
     /// Detaches from one interface; no error if not attached.
@@ -319,6 +360,13 @@ impl Quic {
             what: format!("count for \"{name}\""),
             cause: "no such QUIC listener".into(),
         })
+    }
+}
+
+fn programs_of<'a>(skel: &'a QuicSkel<'_>) -> Programs<'a> {
+    Programs {
+        enter: skel.progs.quic_in.as_fd(),
+        leave: skel.progs.quic_out.as_fd(),
     }
 }
 

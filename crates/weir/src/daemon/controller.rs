@@ -8,13 +8,14 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use weir_api::{ClassStatistics, Decision, ListenerStatistics, Statistics as StatisticsReport};
-use weir_core::controller::{self, Controller, Kept, Outcome, Settings, Statistics};
+use weir_core::controller::{
+    self, Controller, Kept, ListenerReading, Outcome, Settings, Statistics,
+};
 use weir_core::listener::Mode;
 use weir_core::units::about_rate;
 
 use crate::daemon::backend::Backend;
 use crate::daemon::events::{self, Events};
-use crate::daemon::quic::QuicGuard;
 use crate::daemon::session::Session;
 use crate::failure::Result;
 use crate::host::clock::unix_ms;
@@ -26,6 +27,9 @@ pub use reading::{listener_reading, quic_reading};
 const KEPT: usize = 512;
 /// A reading that failed is not tried again sooner, nor is the failure told again.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// Reads the QUIC listeners.
+type QuicLoad<'a> = dyn Fn() -> Result<Vec<ListenerReading>> + 'a;
 
 /// The controller of one daemon.
 pub struct Control {
@@ -65,7 +69,7 @@ impl Control {
     }
 
     /// Looks, decides and sets, if it is time.
-    pub fn run<B: Backend>(&mut self, session: &mut Session<B>, quic: &QuicGuard, now: Instant) {
+    pub fn run<B: Backend>(&mut self, session: &mut Session<B>, quic: &QuicLoad<'_>, now: Instant) {
         if now < self.due {
             return;
         }
@@ -90,11 +94,11 @@ impl Control {
     fn look<B: Backend>(
         &mut self,
         session: &mut Session<B>,
-        quic: &QuicGuard,
+        quic: &QuicLoad<'_>,
         now: Instant,
     ) -> Result<()> {
         let at = now.saturating_duration_since(self.started);
-        let reading = self.world.read(at, session, quic)?;
+        let reading = self.world.read(at, session, quic()?)?;
         self.statistics.take(&reading);
         let rules = reading::rules(session.classes());
         let outcome = self.controller.step(&rules, &self.statistics);

@@ -523,7 +523,7 @@ impl<B: Backend> GuardService<B> {
 
     fn control(&mut self, now: Instant) {
         if let Some(control) = &mut self.control {
-            control.run(&mut self.session, &self.quic, now);
+            control.run(&mut self.session, &|| self.quic.load(), now);
         }
     }
 

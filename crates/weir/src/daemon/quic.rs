@@ -2,7 +2,7 @@
 
 mod elsewhere;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,6 +130,56 @@ impl QuicGuard {
         }
         self.attach(links);
         Ok(())
+    }
+
+    /// Whether some are in other network namespaces.
+    pub fn is_elsewhere(&self) -> bool {
+        self.list.iter().any(QuicListener::is_elsewhere)
+    }
+
+    /// Has them in force where their servers are now. Whether that is otherwise than before in weir's own namespace.
+    pub fn follow_sights(&mut self, sights: Vec<Sight>) -> bool {
+        let Some(kernel) = &mut self.kernel else {
+            return false;
+        };
+        kernel.follow_attached();
+        let mut trouble = elsewhere::attach(kernel, &sights);
+        let wanted = elsewhere::namespaces(&sights);
+        if self.around.namespaces != wanted {
+            let before = std::mem::replace(&mut self.around.namespaces, wanted);
+            if let Err(error) = self.reapply() {
+                // It is tried again at the next look.
+                self.around.namespaces = before;
+                trouble.push(error);
+            }
+        }
+        for one in trouble.iter().filter(|one| !self.trouble.contains(one)) {
+            tracing::error!("{one}");
+        }
+        self.trouble = trouble;
+        let is_otherwise = elsewhere::own(&self.sights) != elsewhere::own(&sights);
+        self.sights = sights;
+        is_otherwise
+    }
+
+    /// Names of the workloads in which a listener is in force.
+    fn workloads(&self, listener: &QuicListener) -> Vec<String> {
+        let its = self.around.namespaces.get(&listener.name);
+        let is_known = |sight: &&Sight| its.is_some_and(|its| its.contains(&sight.namespace));
+        let names = self.sights.iter().filter(is_known);
+        let names = names.filter(|sight| self.is_attached(sight));
+        let names = names.filter_map(|sight| sight.listeners.get(&listener.name).cloned());
+        let names: BTreeSet<String> = names.collect();
+        names.into_iter().collect()
+    }
+
+    /// To all interfaces; those of weir's own namespace are another matter.
+    fn is_attached(&self, sight: &Sight) -> bool {
+        let Some(kernel) = &self.kernel else {
+            return false;
+        };
+        let is_on = |index: &u32| kernel.attached_in(sight.namespace, *index) == Ok(true);
+        sight.path.is_none() || sight.interfaces.keys().all(is_on)
     }
 
     /// The controller beside them.

@@ -11,7 +11,6 @@ use weir_kernel::{ClassCounters, ListenSocket};
 
 use super::cgroup::{self, Cgroup};
 use crate::daemon::backend::Backend;
-use crate::daemon::quic::QuicGuard;
 use crate::daemon::rights::owners;
 use crate::daemon::session::{Session, accepts};
 use crate::failure::Result;
@@ -41,7 +40,7 @@ impl World {
         }
     }
 
-    /// Reads all. `now`: since any start that stays the same.
+    /// Reads all. `quic`: the QUIC listeners. `now`: since any start that stays the same.
     ///
     /// # Errors
     /// The kernel half cannot be read.
@@ -49,10 +48,10 @@ impl World {
         &mut self,
         now: Duration,
         session: &Session<B>,
-        quic: &QuicGuard,
+        quic: Vec<ListenerReading>,
     ) -> Result<Reading> {
         let mut listeners = session.load()?;
-        listeners.extend(quic.load()?);
+        listeners.extend(quic);
         let counters = session.class_counters()?;
         let named = counters.iter().filter(|(name, _)| *name != OTHER);
         let mut classes: Vec<ClassReading> = named
