@@ -306,6 +306,7 @@ __noinline int queue_try(const u64 *socket, u32 probe, u64 now)
 		return winner == *socket ? number + 1 : 0;
 	__sync_fetch_and_add(&queues_taken, 1);
 	state->used_ns = now;
+	state->group = 0;
 	state->flood_until_ns = 0;
 	state->steady_next[0] = state->steady_next[1] = 0;
 	state->wait.service_ns = 0;

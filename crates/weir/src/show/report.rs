@@ -7,6 +7,7 @@ mod destinations;
 mod proxy;
 pub mod quic;
 mod shapes;
+mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,17 +16,18 @@ use weir_api::{Listener, Process, Quic, Socket, Status, Workload};
 use weir_core::forecast::Would;
 use weir_core::listener::Mode;
 use weir_core::overload::turned_away;
-use weir_core::quic::QUIC_VERDICTS;
 use weir_core::verdict::{Counters, VERDICTS};
 use weir_core::word::Word;
 use weir_core::workload::SHOWN_ID;
 
 pub use classes::class_list;
 pub use shapes::shapes_text;
+pub use verdicts::{counter_table, quic_counter_table};
 
 use classes::some_classes;
 use destinations::{asked_table, destination_table, listener_timewait_table};
 use quic::{quic_lines, quic_table};
+use verdicts::{Shown, quic_verdict_table, verdict_table};
 
 use crate::show::describe;
 use crate::show::residence;
@@ -40,6 +42,17 @@ pub struct View<'a> {
     pub explain: bool,
     /// The status before, and how long ago it was: for rates.
     pub before: Option<(&'a Status, Duration)>,
+}
+
+impl View<'_> {
+    /// Of a table of verdicts.
+    fn verdicts<'a>(&self, before: Option<(&'a BTreeMap<String, u64>, Duration)>) -> Shown<'a> {
+        Shown {
+            all: self.all,
+            explain: self.explain,
+            before,
+        }
+    }
 }
 
 /// The whole status.
@@ -244,7 +257,7 @@ fn details(listener: &Listener, view: &View<'_>) -> String {
         let same = listeners.find(|other| other.name == listener.name)?;
         Some((&same.counters, time))
     });
-    let counters = verdict_table(guard_verdicts(), &listener.counters, view, before);
+    let counters = verdict_table(&listener.counters, &view.verdicts(before));
     match counters.is_empty() {
         true => lines.push("no verdict yet".to_owned()),
         false => lines.extend(totals(listener)),
@@ -265,8 +278,7 @@ fn quic_details(quic: &Quic, view: &View<'_>) -> String {
         let same = all.find(|other| other.name == quic.name)?;
         Some((&same.counters, time))
     });
-    let verdicts = QUIC_VERDICTS.iter().map(|row| (row.name, row.text));
-    let counters = verdict_table(verdicts, &quic.counters, view, before);
+    let counters = quic_verdict_table(&quic.counters, &view.verdicts(before));
     let mut text = format!("\n{}\n{}", quic.name, indent(&quic_lines(quic).join("\n")));
     if !quic.classes.is_empty() {
         text += &indent(&some_classes(&quic.classes, quic.classes_left_out));
@@ -453,60 +465,10 @@ fn socket_row(socket: &Socket) -> Vec<String> {
     ]
 }
 
-/// `name count` lines in the order of the verdicts; empty if none has fallen.
-pub fn counter_table(counters: &BTreeMap<String, u64>) -> String {
-    verdict_table(guard_verdicts(), counters, &View::default(), None)
-}
-
-/// The same of a QUIC listener.
-pub fn quic_counter_table(counters: &BTreeMap<String, u64>) -> String {
-    let verdicts = QUIC_VERDICTS.iter().map(|row| (row.name, row.text));
-    verdict_table(verdicts, counters, &View::default(), None)
-}
-
-/// Each verdict on a SYN with its sentence.
-fn guard_verdicts() -> impl Iterator<Item = (&'static str, &'static str)> {
-    VERDICTS.iter().map(|row| (row.name, row.text))
-}
-
-/// As [`counter_table`], of these verdicts with their sentences, with the rates since `before` and what else the view wants.
-fn verdict_table(
-    verdicts: impl Iterator<Item = (&'static str, &'static str)>,
-    counters: &BTreeMap<String, u64>,
-    view: &View<'_>,
-    before: Option<(&BTreeMap<String, u64>, Duration)>,
-) -> String {
-    let mut head = vec![("verdict", Align::Left), ("count", Align::Right)];
-    if before.is_some() {
-        head.push(("count/s", Align::Right));
-    }
-    if view.explain {
-        head.push(("text", Align::Left));
-    }
-    let rate = |name: &str, n: u64| {
-        before.map(|(counters, time)| {
-            let more = n.saturating_sub(counters.get(name).copied().unwrap_or(0));
-            format!("{:.0}", more as f64 / time.as_secs_f64().max(1e-3))
-        })
-    };
-    let rows: Vec<Vec<String>> = verdicts
-        .map(|(name, text)| (name, text, counters.get(name).copied().unwrap_or(0)))
-        .filter(|(.., n)| view.all || *n > 0)
-        .map(|(name, text, n)| {
-            let cells = [name.to_owned(), n.to_string()].into_iter();
-            let text = view.explain.then(|| text.to_owned());
-            cells.chain(rate(name, n)).chain(text).collect()
-        })
-        .collect();
-    match rows.is_empty() {
-        true => String::new(),
-        false => table(&head, &rows),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use weir_api::Interface;
+    use weir_core::quic::QUIC_VERDICTS;
 
     use super::*;
 
