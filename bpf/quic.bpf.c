@@ -444,8 +444,8 @@ __noinline int send_negotiation(struct __sk_buff *skb, struct datagram *d)
 
 static __always_inline int refuse(struct __sk_buff *skb, struct datagram *d, enum quic_verdict v)
 {
-	/* An answer is never longer than what it answers. */
-	if (!quic_answers(v) || d->len < QUIC_LEAST_INITIAL)
+	/* Only an Initial is answered, and never by more than it is long. */
+	if (!quic_answers(v) || d->packet.kind != QUIC_INITIAL || d->len < QUIC_LEAST_INITIAL)
 		return TC_DROP;
 	return send_negotiation(skb, d);
 }

@@ -266,6 +266,29 @@ fn an_attempt_that_finds_no_room_gets_a_version_negotiation_packet() {
 }
 
 #[test]
+fn only_an_initial_of_a_refused_attempt_is_answered() {
+    if !as_root() {
+        return;
+    }
+    let world = World::new(|_| {});
+    world.fill();
+    let refused = initial(&[1; 8], &[2; 4], 1200);
+    let mut zero_rtt = refused.clone();
+    zero_rtt[0] = 0xd3;
+    let short = initial(&[1; 8], &[2; 4], 1199);
+    for (action, sent) in [
+        (REDIRECT, &refused),
+        (REDIRECT, &refused),
+        (DROP, &zero_rtt),
+        (DROP, &short),
+    ] {
+        let sent = frame(false, sent);
+        assert_eq!(world.quic.judge_in(&sent).unwrap().action, action);
+    }
+    assert_eq!(world.count(QuicVerdict::QuicRefusedAgain), 3);
+}
+
+#[test]
 fn what_is_no_attempt_passes_whatever_the_server() {
     if !as_root() {
         return;
