@@ -1,6 +1,8 @@
 //! The guard's C decisions against the Rust models, on random input. The seed is printed; set
 //! WEIR_SEED to run one again.
 
+use std::cell::Cell;
+
 use etherparse::{PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
 use proptest::prelude::*;
 use weir_core::class::{Bucket, BucketLimit};
@@ -560,6 +562,8 @@ fn offered() -> impl Strategy<Value = Options> {
 
 #[test]
 fn a_cookie_gives_back_what_the_client_offered() {
+    // One in 2^23 is good again by chance: of two times that its bits may stand for.
+    let good_by_chance = Cell::new(0);
     runner(50_000)
         .run(
             &(jar(), any::<u32>(), 0u64..1 << 50, offered()),
@@ -576,11 +580,9 @@ fn a_cookie_gives_back_what_the_client_offered() {
                         prop_assert_eq!(back.mss, if jar.v6 { 1440 } else { 1460 });
                     }
                 }
-                prop_assert_eq!(
-                    jar.check(isn, cookie, now + 138_000_000_000),
-                    None,
-                    "too old"
-                );
+                let too_old = jar.check(isn, cookie, now + 138_000_000_000);
+                good_by_chance.set(good_by_chance.get() + u32::from(too_old.is_some()));
+                prop_assert!(good_by_chance.get() < 3, "of those that are too old");
                 Ok(())
             },
         )
