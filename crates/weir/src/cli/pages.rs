@@ -197,7 +197,7 @@ const OF_ONE_COMMAND: [(&str, &str); 9] = [
     ("docs/start.md", "protect"),
 ];
 /// Pages and the flags of theirs that another command or program has.
-const OF_OTHERS: [(&str, &[&str]); 16] = [
+const OF_OTHERS: [(&str, &[&str]); 17] = [
     // `weir status` is beside each.
     ("docs/proxy.md", &["--json"]),
     ("docs/shape.md", &["--json"]),
@@ -205,6 +205,8 @@ const OF_OTHERS: [(&str, &[&str]); 16] = [
     ("docs/trace.md", &["--loss", "--syn-loss", "-i"]),
     // `weir run`.
     ("docs/events.md", &["--verbose"]),
+    // curl.
+    ("docs/quic.md", &["--http3", "--http3-only"]),
     // cargo and the tests.
     ("docs/architecture.md", &["--test"]),
     ("docs/classes.md", &["--test"]),
