@@ -30,6 +30,7 @@ pub mod quic;
 pub mod run;
 pub mod server;
 pub mod show;
+mod tap;
 
 pub use weir_testbed::{
     bed, cpu, error, interrupt, needs, netns, process, program, sys, tomcat, weir,

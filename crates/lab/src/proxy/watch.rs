@@ -3,28 +3,19 @@
 //! A packet that comes is stamped behind GRO, before it is handed to the proxy's CPU; one that goes, when it is handed
 //! to its device.
 
-use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use nix::cmsg_space;
-use nix::errno::Errno;
 use nix::libc;
 use nix::net::if_::if_nametoindex;
-use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType,
-    recvmsg, setsockopt, socket, sockopt,
-};
-use nix::sys::time::TimeSpec;
+use nix::sys::socket::LinkAddr;
 
 use super::wire;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
 use crate::netns::Netns;
+use crate::tap::Tap;
 
 /// Room for the packets of many bodies that wait to be read.
 const QUEUE_BYTES: usize = 256 << 20;
-/// Room for the headers of IP and TCP with options.
-const HEADERS_BYTES: usize = 120;
 
 /// Where a packet was seen, and on which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +42,7 @@ pub struct Packet {
 /// A watch over all devices of the proxy's namespace.
 #[derive(Debug)]
 pub struct Watch {
-    socket: OwnedFd,
+    tap: Tap,
     /// To the clients, with the wire and without.
     client_devices: [Option<u32>; 2],
     origin_device: u32,
@@ -62,18 +53,8 @@ impl Watch {
     pub fn open(proxy: &Netns) -> Result<Watch> {
         proxy.run(|| {
             let what = "cannot watch the proxy's devices";
-            let socket = socket(
-                AddressFamily::Packet,
-                SockType::Datagram,
-                SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC,
-                // Others than ETH_P_ALL do not see what goes.
-                SockProtocol::EthAll,
-            );
-            let socket = socket.context(what)?;
-            setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES).context(what)?;
-            setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context(what)?;
             Ok(Watch {
-                socket,
+                tap: Tap::open(QUEUE_BYTES)?,
                 client_devices: ["front", wire::DEVICE].map(|name| if_nametoindex(name).ok()),
                 origin_device: if_nametoindex("back").context(what)?,
             })
@@ -82,33 +63,11 @@ impl Watch {
 
     /// Takes what has been seen since the last call, without waiting.
     pub fn take(&self, packets: &mut Vec<Packet>) -> Result<()> {
-        let mut headers = [0; HEADERS_BYTES];
-        let mut control = cmsg_space!(TimeSpec);
-        loop {
-            let mut parts = [IoSliceMut::new(&mut headers)];
-            let received = recvmsg::<LinkAddr>(
-                self.socket.as_raw_fd(),
-                &mut parts,
-                Some(&mut control),
-                MsgFlags::MSG_DONTWAIT,
-            );
-            let (length, address, at) = match received {
-                Err(Errno::EAGAIN | Errno::EINTR) => return Ok(()),
-                Err(error) => return Err(Error::failed("cannot take a packet", error)),
-                Ok(received) => {
-                    let stamps = received.cmsgs().context("a packet has no time")?;
-                    let mut stamps = stamps.filter_map(|message| match message {
-                        ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
-                        _ => None,
-                    });
-                    (received.bytes, received.address, stamps.next())
-                }
-            };
-            let point = address.and_then(|address| self.point(&address));
-            if let (Some(point), Some(at), true) = (point, at, has_data(&headers[..length])) {
+        self.tap.take(|headers, address, at| {
+            if let (Some(point), true) = (self.point(address), has_data(headers)) {
                 packets.push(Packet { point, at });
             }
-        }
+        })
     }
 
     fn point(&self, address: &LinkAddr) -> Option<Point> {

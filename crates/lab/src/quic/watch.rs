@@ -1,26 +1,16 @@
 //! Watches the clients' device as tcpdump does: what went to the server's port and what came from it, and when.
 
-use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use nix::cmsg_space;
-use nix::errno::Errno;
 use nix::libc;
-use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType,
-    recvmsg, setsockopt, socket, sockopt,
-};
-use nix::sys::time::TimeSpec;
 
 use super::PORT;
-use crate::error::{Context, Error, Result};
+use crate::error::Result;
 use crate::netns::Netns;
+use crate::tap::Tap;
 
 /// Room for the packets of an attempt.
 const QUEUE_BYTES: usize = 16 << 20;
-/// Room for the headers of IP without options and of TCP.
-const HEADERS_BYTES: usize = 40;
 
 /// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,57 +36,22 @@ pub struct Packet {
 
 /// A watch over the devices of a namespace, IPv4 only.
 #[derive(Debug)]
-pub struct Watch(OwnedFd);
+pub struct Watch(Tap);
 
 impl Watch {
     /// Watches from now on.
     pub fn open(clients: &Netns) -> Result<Watch> {
-        clients.run(|| {
-            let what = "cannot watch the clients' devices";
-            let socket = socket(
-                AddressFamily::Packet,
-                SockType::Datagram,
-                SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC,
-                // Others than ETH_P_ALL do not see what goes.
-                SockProtocol::EthAll,
-            );
-            let socket = socket.context(what)?;
-            setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES).context(what)?;
-            setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context(what)?;
-            Ok(Watch(socket))
-        })
+        clients.run(|| Tap::open(QUEUE_BYTES).map(Watch))
     }
 
     /// What has been seen since the last call, without waiting.
     pub fn take(&self) -> Result<Vec<Packet>> {
         let mut packets = Vec::new();
-        let mut headers = [0; HEADERS_BYTES];
-        let mut control = cmsg_space!(TimeSpec);
-        loop {
-            let mut parts = [IoSliceMut::new(&mut headers)];
-            let received = recvmsg::<LinkAddr>(
-                self.0.as_raw_fd(),
-                &mut parts,
-                Some(&mut control),
-                MsgFlags::MSG_DONTWAIT,
-            );
-            let (length, at) = match received {
-                Err(Errno::EAGAIN) => return Ok(packets),
-                Err(Errno::EINTR) => continue,
-                Err(error) => return Err(Error::failed("cannot take a packet", error)),
-                Ok(received) => {
-                    let stamps = received.cmsgs().context("a packet has no time")?;
-                    let mut stamps = stamps.filter_map(|message| match message {
-                        ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
-                        _ => None,
-                    });
-                    (received.bytes, stamps.next())
-                }
-            };
-            if let (Some((goes, what)), Some(at)) = (read(&headers[..length]), at) {
-                packets.push(Packet { at, goes, what });
-            }
-        }
+        self.0.take(|headers, _, at| {
+            let packet = read(headers).map(|(goes, what)| Packet { at, goes, what });
+            packets.extend(packet);
+        })?;
+        Ok(packets)
     }
 }
 
