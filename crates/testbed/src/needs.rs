@@ -43,6 +43,28 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     candidates.find(|candidate| Path::is_file(candidate))
 }
 
+/// Chromium by one of its names, as `scripts/setup` looks for it.
+pub fn find_browser() -> Option<PathBuf> {
+    let names = [
+        "chromium-headless-shell",
+        "chromium-shell",
+        "chromium",
+        "google-chrome",
+    ];
+    names.iter().find_map(|name| find_program(name))
+}
+
+/// How tests start it: without the sandbox, which root cannot have; without what asks other hosts by itself.
+pub const BROWSER_FLAGS: [&str; 7] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+];
+
 /// The PATH for programs that a test runs.
 pub fn path() -> OsString {
     let own = std::env::var_os("PATH").unwrap_or_default();

@@ -9,28 +9,11 @@ use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir_testbed::needs::{find_program, skip};
+use weir_testbed::needs::{BROWSER_FLAGS, find_browser, skip};
 use weir_testbed::wait::{self, PATIENCE};
 
-/// As `scripts/setup` looks for it.
-const BROWSERS: [&str; 4] = [
-    "chromium-headless-shell",
-    "chromium-shell",
-    "chromium",
-    "google-chrome",
-];
-/// Without the sandbox, which root cannot have; without what asks other hosts by itself.
-const FLAGS: [&str; 9] = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
-];
+/// Beside those that every test has.
+const OWN_FLAGS: [&str; 2] = ["--hide-scrollbars", "--remote-debugging-pipe"];
 
 /// A browser with one page. Killed on drop.
 pub struct Browser {
@@ -47,7 +30,7 @@ pub struct Browser {
 impl Browser {
     /// Starts one in the network namespace of this thread; `None` where there is none, and says so.
     pub fn start() -> Option<Browser> {
-        let Some(program) = BROWSERS.iter().find_map(|name| find_program(name)) else {
+        let Some(program) = find_browser() else {
             skip("no Chromium is installed");
             return None;
         };
@@ -57,7 +40,8 @@ impl Browser {
         command
             .args(["-c", r#"exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null"#])
             .arg(program)
-            .args(FLAGS)
+            .args(BROWSER_FLAGS)
+            .args(OWN_FLAGS)
             .arg(format!("--user-data-dir={}", profile.path().display()));
         command
             .stdin(Stdio::piped())

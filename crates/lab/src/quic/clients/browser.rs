@@ -12,26 +12,8 @@ use crate::error::{Context, Error, Result};
 use crate::quic::{PORT, Program};
 use crate::{interrupt, needs};
 
-/// As `scripts/setup` looks for it.
-const BROWSERS: [&str; 4] = [
-    "chromium-headless-shell",
-    "chromium-shell",
-    "chromium",
-    "google-chrome",
-];
-/// Without the sandbox, which root cannot have; without what asks other hosts by itself.
-const FLAGS: [&str; 9] = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-    "--enable-quic",
-    // It stays until it is ended.
-    "--remote-debugging-port=0",
-];
+/// It has HTTP/3, and stays until it is ended.
+const OWN_FLAGS: [&str; 2] = ["--enable-quic", "--remote-debugging-port=0"];
 /// What it calls the server, which no name service knows.
 const NAME: &str = "server.test";
 const POLL: Duration = Duration::from_millis(10);
@@ -39,7 +21,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// # Errors
 /// Unsupported where none is installed.
 pub(super) fn find() -> Result<std::path::PathBuf> {
-    let found = BROWSERS.iter().find_map(|name| needs::find_program(name));
+    let found = needs::find_browser();
     found.ok_or_else(|| {
         Error::unsupported("cannot have a browser", "no Chromium is installed")
             .hint("scripts/setup quic")
@@ -52,7 +34,10 @@ pub(super) fn attempt(bed: &Bed, web: &Program, patience: Duration) -> Result<En
     let profile = tempfile::TempDir::with_prefix("weir-lab-browser-");
     let profile = profile.context("cannot create a directory for a browser")?;
     let mut command = needs::command("setsid");
-    command.arg(find()?).args(FLAGS);
+    command
+        .arg(find()?)
+        .args(needs::BROWSER_FLAGS)
+        .args(OWN_FLAGS);
     command.arg(format!("--user-data-dir={}", profile.path().display()));
     // Its certificate is as good as any: what is wrong with it would keep QUIC away.
     let key = web.key_hash()?;
