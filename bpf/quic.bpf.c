@@ -19,8 +19,9 @@
  * datagrams (GRO) is refused only if all in it are of the attempt.
  *
  * State. places, quic_ports: written by user space only. The tables of classes
- * are a guard's (classify.bpf.h, rate.bpf.h). states, attempts, refused: here. They forget what is longest unused (LRU). counters: per CPU. All of it dies
- * with the process that loaded it: nothing is pinned.
+ * are a guard's (classify.bpf.h, rate.bpf.h). states, attempts, refused: here. They
+ * forget what is longest unused (LRU). counters: per CPU. All of it dies with the
+ * process that loaded it: nothing is pinned.
  *
  * Fail open: a failed lookup, a full map, a helper's error: the packet passes.
  */

@@ -23,6 +23,8 @@
 #define WEIR_QUIC_CID_MOST 20
 /* Interfaces that one QUIC listener can name. */
 #define WEIR_QUIC_INTERFACES 8
+/* So long after the last answer, attempts that wait for one are forgotten: every restriction expires. */
+#define WEIR_QUIC_FORGOTTEN_MS 2000
 /* Rules of classes know QUIC listeners by numbers from this one on (class_tuple.listener); those of listeners are lower. */
 #define WEIR_QUIC_OWNER 0x8000
 

@@ -29,8 +29,7 @@
 #include "lib/bucket.h"
 #include "lib/types.h"
 
-/* So long after the last answer, attempts that wait for one are forgotten: every restriction expires. */
-#define QUIC_FORGOTTEN_NS 2000000000ULL
+#define QUIC_FORGOTTEN_NS (WEIR_QUIC_FORGOTTEN_MS * 1000000ULL)
 /* So long without an answer, a server counts as stopped. */
 #define QUIC_STOPPED_NS 1000000000ULL
 /* An answer that takes longer is none of a busy server's. 2^32 of them stay below 2^64. */

@@ -407,7 +407,7 @@ fn a_refused_attempt_is_told_once_with_its_client_and_what_was_seen() {
         assert_eq!((&*refusal.listener, refusal.observe), ("h3", observe));
         assert_eq!(refusal.reason, QuicVerdict::QuicVnRoom.into());
         assert!(refusal.at + Duration::from_millis(1) >= before && refusal.at <= monotonic());
-        let socket = world.quic.sockets("h3").unwrap()[0];
+        let socket = world.quic.sockets().unwrap()["h3"][0];
         let seen = Seen::Quic {
             pending: 1,
             // The server has answered nobody.
@@ -454,7 +454,7 @@ fn an_answer_is_seen_when_it_leaves() {
     let world = World::new(|_| {});
     let sent = frame(false, &initial(&[1; 8], &[2; 4], 1200));
     world.quic.judge_in(&sent).unwrap();
-    let pending = || world.quic.sockets("h3").unwrap()[0].pending;
+    let pending = || world.quic.sockets().unwrap()["h3"][0].pending;
     assert_eq!(pending(), 1);
     // To another client; then to this one.
     for (id, left) in [([9; 4], 1), ([2; 4], 0)] {
@@ -466,7 +466,7 @@ fn an_answer_is_seen_when_it_leaves() {
         assert_eq!(pending(), left);
     }
     assert_eq!(world.count(QuicVerdict::QuicAnswered), 1);
-    assert!(world.quic.sockets("h3").unwrap()[0].service.is_some());
+    assert!(world.quic.sockets().unwrap()["h3"][0].service.is_some());
 }
 
 /// Chromium's clients have no ID of their own, and a port is used again.

@@ -98,7 +98,7 @@ fn kind_of(version: u32, kind: u8) -> Option<PacketKind> {
 }
 
 /// So long after the last answer, attempts that wait for one are forgotten.
-pub const FORGOTTEN_NS: u64 = 2_000_000_000;
+pub const FORGOTTEN_NS: u64 = abi::QUIC_FORGOTTEN_MS as u64 * 1_000_000;
 /// So long without an answer, a server counts as stopped.
 pub const STOPPED_NS: u64 = 1_000_000_000;
 /// An answer that takes longer is none of a busy server's.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::quic::{QUIC_VERDICTS, QuicCounters, QuicVerdict};
 use crate::verdict::{Counters, Kind, VERDICTS, Verdict};
 
-/// What a listener guards. A listener and a QUIC listener may have one name.
+/// What a listener guards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// A server of TCP.
@@ -14,7 +14,7 @@ pub enum Protocol {
     Quic,
 }
 
-/// Which listener: there is one at most.
+/// Which listener, and how its refusals are to be told.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Who {
     /// What it guards.

@@ -17,7 +17,6 @@ use weir_core::abi;
 use weir_core::class::OwnerId;
 use weir_core::quic::{QUIC_VERDICTS, QuicCounters, QuicListener, QuicSocket};
 use weir_core::refusals::Refusal;
-
 use weir_core::workload::Where;
 
 use crate::clock::now_ns;
@@ -45,8 +44,8 @@ plain!(
 const REPORTED_FOR_NS: u64 = 60_000_000_000;
 /// Places in `places` of bpf/quic.bpf.c, half of them: at a change the new ones stand beside the old ones.
 const MOST_PLACES: usize = abi::QUIC_PLACES as usize / 2;
-/// `QUIC_FORGOTTEN_NS` of bpf/lib/quic_wait.h: so long after the last answer none waits for one.
-const FORGOTTEN_NS: u64 = 2_000_000_000;
+/// So long after the last answer none waits for one (bpf/lib/quic_wait.h).
+const FORGOTTEN_NS: u64 = abi::QUIC_FORGOTTEN_MS as u64 * 1_000_000;
 
 /// What goes with QUIC listeners, by their names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -299,15 +298,21 @@ impl Quic {
         Ok(sum)
     }
 
-    /// The sockets of this listener's server to which attempts have come within a minute.
+    /// The sockets of servers to which attempts have come within a minute, by the listener's name.
     ///
     /// # Errors
-    /// There is no such listener, or they cannot be read.
-    pub fn sockets(&self, name: &str) -> Result<Vec<QuicSocket>> {
-        let (slot, now) = (u32::from(self.slot(name)?), now_ns());
-        let its = self.states()?.into_iter();
-        let its = its.filter(|(server, _)| server.counters == slot);
-        Ok(its.filter_map(|(_, state)| report(&state, now)).collect())
+    /// They cannot be read.
+    pub fn sockets(&self) -> Result<BTreeMap<String, Vec<QuicSocket>>> {
+        let names = self.slots.iter();
+        let names: BTreeMap<u32, &String> =
+            names.map(|(name, slot)| (u32::from(*slot), name)).collect();
+        let (mut all, now) = (BTreeMap::<String, Vec<QuicSocket>>::new(), now_ns());
+        for (server, state) in self.states()? {
+            if let (Some(name), Some(socket)) = (names.get(&server.counters), report(&state, now)) {
+                all.entry((*name).clone()).or_default().push(socket);
+            }
+        }
+        Ok(all)
     }
 
     /// Sampled refusals since the last call (bounded by the ring's size; those that find it full are lost). `classes`: the names

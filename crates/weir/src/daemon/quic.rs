@@ -173,13 +173,16 @@ impl QuicGuard {
         names.into_iter().collect()
     }
 
-    /// To all interfaces; those of weir's own namespace are another matter.
+    /// To all interfaces that TCP is guarded on; in weir's own namespace to some.
     fn is_attached(&self, sight: &Sight) -> bool {
         let Some(kernel) = &self.kernel else {
             return false;
         };
         let is_on = |index: &u32| kernel.attached_in(sight.namespace, *index) == Ok(true);
-        sight.path.is_none() || sight.interfaces.keys().all(is_on)
+        match sight.path {
+            Some(_) => sight.interfaces.keys().all(is_on),
+            None => self.interfaces.values().any(std::result::Result::is_ok),
+        }
     }
 
     /// The controller beside them.
@@ -279,15 +282,23 @@ impl QuicGuard {
     /// # Errors
     /// The counters cannot be read.
     pub fn load(&self) -> Result<Vec<ListenerReading>> {
+        self.each(|listener, counters, sockets| quic_reading(&listener.name, sockets, &counters))
+    }
+
+    /// What this makes of every listener and its counters and sockets, which are read at once.
+    fn each<T>(
+        &self,
+        of: impl Fn(&QuicListener, QuicCounters, &[QuicSocket]) -> T,
+    ) -> Result<Vec<T>> {
         let Some(kernel) = &self.kernel else {
             return Ok(Vec::new());
         };
-        let load = |listener: &QuicListener| {
-            let counters = kernel.counters(&listener.name)?;
-            let sockets = kernel.sockets(&listener.name)?;
-            Ok(quic_reading(&listener.name, &sockets, &counters))
+        let sockets = kernel.sockets()?;
+        let one = |listener: &QuicListener| {
+            let its = sockets.get(&listener.name).map_or(&[][..], Vec::as_slice);
+            Ok(of(listener, kernel.counters(&listener.name)?, its))
         };
-        self.list.iter().map(load).collect()
+        self.list.iter().map(one).collect()
     }
 
     /// Every listener as it is now.
@@ -295,25 +306,18 @@ impl QuicGuard {
     /// # Errors
     /// The counters cannot be read.
     pub fn report(&self) -> Result<Vec<weir_api::Quic>> {
-        let Some(kernel) = &self.kernel else {
-            return Ok(Vec::new());
-        };
-        let report = |listener: &QuicListener| {
-            let counters = kernel.counters(&listener.name)?;
-            let sockets = kernel.sockets(&listener.name)?;
+        self.each(|listener, counters, sockets| {
             let workloads = self.workloads(listener);
             let in_force = match listener.is_elsewhere() {
                 true => !workloads.is_empty(),
                 false => self.attached(listener).next().is_some(),
             };
             let warning = self.warning(listener, in_force);
-            let report = quic::report(listener, &counters, &sockets, in_force, warning);
-            Ok(weir_api::Quic {
+            weir_api::Quic {
                 workloads,
-                ..report
-            })
-        };
-        self.list.iter().map(report).collect()
+                ..quic::report(listener, &counters, sockets, in_force, warning)
+            }
+        })
     }
 
     /// Every listener in short.
@@ -321,14 +325,7 @@ impl QuicGuard {
     /// # Errors
     /// The counters cannot be read.
     pub fn glances(&self) -> Result<Vec<QuicGlance>> {
-        let kernel = self.kernel.iter();
-        let each = kernel.flat_map(|kernel| self.list.iter().map(move |one| (kernel, one)));
-        each.map(|(kernel, listener)| {
-            let counters = kernel.counters(&listener.name)?;
-            let sockets = kernel.sockets(&listener.name)?;
-            Ok(QuicGlance::new(listener, counters, &sockets))
-        })
-        .collect()
+        self.each(QuicGlance::new)
     }
 
     /// Sampled refusals since the last call. `classes`: the names of classes by their slots.
