@@ -16,7 +16,8 @@ pub const TOO_WIDE: &str = "[...document.querySelectorAll('body *')].filter((one
     const box = one.getBoundingClientRect(); \
     return !one.closest('.sr, .skip, dialog:not([open])') && box.width > 0 \
         && (box.right > innerWidth + 0.5 || (one.classList.contains('table') && one.scrollWidth > one.clientWidth)); \
-    }).map((one) => `${one.tagName} ${one.id} ${one.className?.baseVal ?? one.className}`)";
+    }).map((one) => `${one.tagName} ${one.id} ${one.className?.baseVal ?? one.className} \
+    in #${one.parentElement.closest('[id]')?.id}: ${one.scrollWidth} of ${one.clientWidth}, ${one.textContent.slice(0, 200)}`)";
 
 /// Writes one, where somebody has asked for them.
 pub fn screenshot(browser: &mut Browser, name: &str) {
