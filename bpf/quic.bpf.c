@@ -19,9 +19,9 @@
  * datagrams (GRO) is refused only if all in it are of the attempt.
  *
  * State. places, quic_ports: written by user space only. The tables of classes
- * are a guard's (classify.bpf.h, rate.bpf.h). states, attempts, refused: here. They
- * forget what is longest unused (LRU). counters: per CPU. All of it dies with the
- * process that loaded it: nothing is pinned.
+ * are a guard's (classify.bpf.h, rate.bpf.h). states: forgets what is longest unused
+ * (LRU). flows: attempts that were let in or refused (quic_flows.h). counters: per
+ * CPU. All of it dies with the process that loaded it: nothing is pinned.
  *
  * Fail open: a failed lookup, a full map, a helper's error: the packet passes.
  */
@@ -34,6 +34,7 @@
 #include "lib/netns.bpf.h"
 #include "lib/packet.h"
 #include "lib/quic.h"
+#include "lib/quic_flows.h"
 #include "lib/quic_report.bpf.h"
 #include "lib/quic_wait.h"
 #include "lib/rate.bpf.h"
@@ -51,8 +52,11 @@ char LICENSE[] SEC("license") = "GPL";
 /* Datagrams that one buffer may hold to be looked at. */
 #define SEGMENTS_MOST 8
 
-/* By port as it stands in the packet. 1: guarded at some address. */
+/* By port as it stands in the packet: WEIR_QUIC_AT_EVERY, WEIR_QUIC_AT_ONE; 0: not guarded. */
 u8 quic_ports[65536];
+
+/* Set before the programs are loaded. */
+const volatile struct quic_flow_keys flow_keys = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -69,28 +73,14 @@ struct {
 	__type(value, struct quic_state);
 } states SEC(".maps");
 
-/* Those that were let in. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, WEIR_QUIC_FLOWS);
-	__type(key, struct quic_client);
-	__type(value, struct quic_attempt);
-} attempts SEC(".maps");
+#define FLOW_PAIRS (WEIR_QUIC_FLOWS / 2)
 
-/* When the last Initial of a client was refused, and how. */
-struct refusal {
-	u64 at_ns;
-	u32 verdict;		/* enum quic_verdict */
-	u32 pad;
-};
-
-/* Apart: those that were let in are not forgotten for them. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, WEIR_QUIC_FLOWS);
-	__type(key, struct quic_client);
-	__type(value, struct refusal);
-} refused SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FLOW_PAIRS);
+	__type(key, u32);
+	__type(value, struct quic_pair);
+} flows SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -104,13 +94,15 @@ struct datagram {
 	struct bpf_sock_tuple tuple;
 	struct quic_client client;
 	struct quic_packet packet;
-	u8 head[QUIC_BUFFER];
+	u8 head[QUIC_BUFFER] __attribute__((aligned(8)));
 	u8 scratch[QUIC_BUFFER] __attribute__((aligned(8)));
+	u64 flow;		/* hash of its client */
 	u32 l4;			/* offset of the UDP header */
 	u32 len;		/* bytes behind it, of the first datagram where there are several */
 	u32 to_hash;		/* of the destination's connection ID; never 0 */
 	u32 from_hash;		/* and of the source's */
 	u32 v6;
+	u32 at;			/* quic_ports of its port */
 	u32 class;		/* slot of its class; WEIR_NO_CLASS: there are no classes */
 	u32 copy;		/* of the class tables */
 	u64 netns;		/* cookie of the network namespace that it is in */
@@ -170,14 +162,16 @@ static __always_inline bool begins_long(struct __sk_buff *skb, const void *first
 }
 
 /*
- * The length by the UDP header, if the port on this side is guarded and a long packet comes first; else 0. The highest
- * bit: IPv6. out: the datagram leaves.
+ * The length by the UDP header, if the port on this side is guarded and a long packet comes first; else 0. Above the length is
+ * what quic_ports says of the port; the highest bit: IPv6. out: the datagram leaves.
  */
-#define LEN_V6 (1U << 31)
+#define SAID_LEN 0xffffU
+#define SAID_AT_SHIFT 16
+#define SAID_V6 (1U << 31)
 static __always_inline u32 guarded_len(struct __sk_buff *skb, bool out)
 {
 	void *end = skb_end(skb), *network = skb_start(skb) + link_header;
-	u32 v6 = 0, len, at = link_header + sizeof(struct udp);
+	u32 v6 = 0, len, guarded, at = link_header + sizeof(struct udp);
 	const struct udp *udp;
 
 	if (CTX_LOAD(skb, protocol) == bpf_htons(ETH_P_IP)) {
@@ -199,14 +193,15 @@ static __always_inline u32 guarded_len(struct __sk_buff *skb, bool out)
 			return 0;
 		if ((ip->version_class_flow & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) || ip->next != IPPROTO_UDP)
 			return 0;
-		v6 = LEN_V6;
+		v6 = SAID_V6;
 	} else {
 		return 0;
 	}
 	len = bpf_ntohs(udp->len);
-	if (!quic_ports[out ? udp->sport : udp->dport] || len <= sizeof(*udp))
+	guarded = quic_ports[out ? udp->sport : udp->dport];
+	if (!guarded || len <= sizeof(*udp))
 		return 0;
-	return begins_long(skb, udp + 1, at) ? len | v6 : 0;
+	return begins_long(skb, udp + 1, at) ? len | guarded << SAID_AT_SHIFT | v6 : 0;
 }
 
 /* A driver may have left the headers of a datagram in fragments. Of other packets they stay there. */
@@ -224,18 +219,6 @@ static __always_inline bool pull_datagram(struct __sk_buff *skb)
 	return protocol == IPPROTO_UDP && !bpf_skb_pull_data(skb, want);
 }
 
-/* Of a connection ID, with 0 behind it. Two of one client hardly have the same; then one is taken for the other. */
-static __always_inline u32 id_hash(const u8 *id)
-{
-	const u32 *word = (const void *)id;
-	u32 hash = 0;
-
-#pragma unroll
-	for (u32 i = 0; i < WEIR_QUIC_CID_MOST / 4; i++)
-		hash = (hash ^ word[i]) * 0x9e3779b1;
-	return hash ^ hash >> 16 ?: 1;
-}
-
 /* Of the server's address and network namespace. */
 static __always_inline u32 server_hash(const struct datagram *d, bool out)
 {
@@ -247,6 +230,14 @@ static __always_inline u32 server_hash(const struct datagram *d, bool out)
 	for (u32 i = 0; i < 4; i++)
 		hash = (hash ^ (out ? d->tuple.ipv6.saddr[i] : d->tuple.ipv6.daddr[i])) * 0x9e3779b1;
 	return hash;
+}
+
+/* With its length, which is part of an ID. */
+static __always_inline void client_id(struct quic_client *client, const struct quic_id *id, u32 len)
+{
+	client->id[0] = id->word[0];
+	client->id[1] = id->word[1];
+	client->id[2] = id->word[2] | (u64)len << 56;
 }
 
 /* How many bytes the first datagram has. What it says, and what there is: a made-up header is answered with nothing. */
@@ -268,6 +259,7 @@ __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, u32 said
 {
 	void *end = skb_end(skb), *network = skb_start(skb) + link_header;
 	struct quic_client *client;
+	struct quic_id to, from;
 	struct udp *udp;
 	u32 take;
 
@@ -275,7 +267,7 @@ __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, u32 said
 		return 0;
 	client = &d->client;
 	d->v6 = said >> 31;
-	__builtin_memset(client, 0, sizeof(*client));
+	d->at = said >> SAID_AT_SHIFT;
 	if (d->v6) {
 		const struct ipv6 *ip = network;
 
@@ -298,6 +290,7 @@ __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, u32 said
 		d->tuple.ipv4.daddr = ip->daddr;
 		d->tuple.ipv4.sport = udp->sport;
 		d->tuple.ipv4.dport = udp->dport;
+		client->addr[0] = client->addr[1] = 0;
 		client->addr[2] = bpf_htonl(0xffff);
 		client->addr[3] = out ? ip->daddr : ip->saddr;
 		d->l4 = link_header + sizeof(*ip);
@@ -306,7 +299,7 @@ __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, u32 said
 	client->server = server_hash(d, out);
 	client->port = out ? udp->dport : udp->sport;
 	client->server_port = out ? udp->sport : udp->dport;
-	d->len = datagram_len(skb, said & ~LEN_V6, d->l4);
+	d->len = datagram_len(skb, said & SAID_LEN, d->l4);
 	take = d->len < QUIC_HEAD ? d->len : QUIC_HEAD;
 	__builtin_memset(d->head, 0, sizeof(d->head));
 	if (take < QUIC_TO_AT + 1 || bpf_skb_load_bytes(skb, d->l4 + sizeof(*udp), d->head, take))
@@ -314,35 +307,39 @@ __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, u32 said
 	quic_read(d->head, d->len, &d->packet);
 	if (d->packet.kind == QUIC_NONE)
 		return 0;
-	quic_copy_id(d->scratch, 0, d->head, QUIC_TO_AT, d->packet.to_len);
-	d->to_hash = id_hash(d->scratch);
-	if (out)
-		__builtin_memcpy(client->id, d->scratch, sizeof(client->id));
-	quic_copy_id(d->scratch, 0, d->head, quic_from_at(&d->packet), d->packet.from_len);
-	d->from_hash = id_hash(d->scratch);
-	if (!out)
-		__builtin_memcpy(client->id, d->scratch, sizeof(client->id));
-	client->id_len = out ? d->packet.to_len : d->packet.from_len;
+	quic_id_read(&to, d->head, QUIC_TO_AT, d->packet.to_len);
+	quic_id_read(&from, d->head, quic_from_at(&d->packet), d->packet.from_len);
+	d->to_hash = quic_id_hash(&to);
+	d->from_hash = quic_id_hash(&from);
+	client_id(client, out ? &to : &from, out ? d->packet.to_len : d->packet.from_len);
+	d->flow = quic_client_hash(client, &flow_keys);
 	return 1;
 }
 
-/* What holds at an address and a port. NULL: nothing. */
+/* What holds at an address and a port. NULL: nothing. Of two the one on this address. */
 static __always_inline const struct quic_policy *policy_at(struct quic_place *place, const struct datagram *d)
 {
-	const struct quic_policy *any, *exact;
+	const struct quic_policy *exact = NULL;
 
 	__builtin_memset(place, 0, sizeof(*place));
 	place->netns = d->netns;
 	place->port = d->client.server_port;
 	if (!d->v6)
 		place->addr[2] = bpf_htonl(0xffff);
-	any = bpf_map_lookup_elem(&places, place);
+	if (d->at & WEIR_QUIC_AT_ONE) {
+		if (d->v6)
+			__builtin_memcpy(place->addr, d->tuple.ipv6.daddr, 16);
+		else
+			place->addr[3] = d->tuple.ipv4.daddr;
+		exact = bpf_map_lookup_elem(&places, place);
+	}
+	if (exact || !(d->at & WEIR_QUIC_AT_EVERY))
+		return exact;
 	if (d->v6)
-		__builtin_memcpy(place->addr, d->tuple.ipv6.daddr, 16);
+		__builtin_memset(place->addr, 0, 16);
 	else
-		place->addr[3] = d->tuple.ipv4.daddr;
-	exact = bpf_map_lookup_elem(&places, place);
-	return exact ? exact : any;
+		place->addr[3] = 0;
+	return bpf_map_lookup_elem(&places, place);
 }
 
 static __always_inline bool on_interface(const struct quic_policy *policy, u32 ifindex)
@@ -367,16 +364,23 @@ static __always_inline bool endpoints(const struct datagram *d)
 /* Whether another datagram of the buffer, at this offset, is of the same attempt. Global: a turn of a loop. */
 __noinline int is_same_attempt(struct __sk_buff *skb, struct datagram *d, u32 at)
 {
-	u8 head[QUIC_BUFFER] = {};
 	struct quic_packet packet;
+	struct quic_id from;
+	u64 *word;
 
-	if (!d || bpf_skb_load_bytes(skb, at, head, QUIC_HEAD))
+	if (!d)
 		return 0;
-	quic_read(head, QUIC_LEAST_INITIAL, &packet);
-	if ((packet.kind != QUIC_INITIAL && packet.kind != QUIC_ZERO_RTT) || packet.from_len != d->client.id_len)
+	word = (void *)d->scratch;
+#pragma unroll
+	for (u32 i = 0; i < QUIC_BUFFER / 8; i++)
+		word[i] = 0;
+	if (bpf_skb_load_bytes(skb, at, d->scratch, QUIC_HEAD))
 		return 0;
-	quic_copy_id(d->scratch, 0, head, quic_from_at(&packet), packet.from_len);
-	return !__builtin_memcmp(d->scratch, d->client.id, sizeof(d->client.id));
+	quic_read(d->scratch, QUIC_LEAST_INITIAL, &packet);
+	if ((packet.kind != QUIC_INITIAL && packet.kind != QUIC_ZERO_RTT) || packet.from_len != d->packet.from_len)
+		return 0;
+	quic_id_read(&from, d->scratch, quic_from_at(&packet), packet.from_len);
+	return quic_id_hash(&from) == d->from_hash;
 }
 
 /* Whether all datagrams of the buffer are of the attempt. How many there are tun and virtio do not say. */
@@ -490,21 +494,36 @@ static __always_inline u64 socket_of(struct __sk_buff *skb, struct datagram *d, 
 	return address;
 }
 
-/* An attempt is let in; in observe mode whatever its verdict. */
-static __always_inline void begin(struct quic_state *state, const struct datagram *d, struct quic_attempt *attempt)
+/* The pair of slots of its client. NULL is for the verifier. */
+static __always_inline struct quic_pair *pair_of(const struct datagram *d)
 {
-	attempt->at_ns = d->now;
-	attempt->behind = quic_pending(state);
-	attempt->number = quic_let_in(state, d->now);
-	attempt->fate = QUIC_UNDER_WAY;
-	bpf_map_update_elem(&attempts, &d->client, attempt, BPF_ANY);
+	u32 key = quic_pair_of(d->flow, FLOW_PAIRS);
+
+	return bpf_map_lookup_elem(&flows, &key);
 }
 
-static __always_inline void remember_refusal(const struct datagram *d, enum quic_verdict v)
+/* What is remembered of its client. NULL: nothing. */
+static __always_inline struct quic_slot *slot_of(const struct datagram *d)
 {
-	struct refusal refusal = { .at_ns = d->now, .verdict = v };
+	struct quic_pair *pair = pair_of(d);
 
-	bpf_map_update_elem(&refused, &d->client, &refusal, BPF_ANY);
+	return pair ? quic_slot_find(pair, d->flow) : NULL;
+}
+
+/* Of one that is let in and not remembered the answer is not seen. Global. */
+__noinline int remember(const struct datagram *d, const struct quic_slot *what)
+{
+	struct quic_pair *pair = d && what ? pair_of(d) : NULL;
+
+	return pair ? quic_slot_write(pair, d->flow, d->now, what) : 0;
+}
+
+/* An attempt is let in; in observe mode whatever its verdict. */
+static __always_inline void begin(struct quic_state *state, const struct datagram *d, struct quic_slot *attempt)
+{
+	attempt->behind = quic_pending(state);
+	attempt->turn = quic_turn(quic_let_in(state, d->now), QUIC_UNDER_WAY);
+	remember(d, attempt);
 }
 
 /* Which copy of the class tables is in force. */
@@ -559,7 +578,7 @@ static __always_inline int passed(const struct quic_policy *policy, const struct
 /* Judges an attempt. Global. */
 __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, struct datagram *d)
 {
-	struct quic_attempt attempt = {};
+	struct quic_slot attempt = {};
 	struct quic_state *state;
 	u32 buffer = 0, limit = 0, priority;
 	enum quic_verdict v;
@@ -593,7 +612,9 @@ __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, st
 		begin(state, d, &attempt);
 		return PASS;
 	}
-	remember_refusal(d, v);
+	attempt.turn = quic_turn(0, QUIC_REFUSED);
+	attempt.verdict = v;
+	remember(d, &attempt);
 	return refuse(skb, d, v);
 }
 
@@ -601,7 +622,7 @@ __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, st
  * Whether a packet of a client begins another attempt than the one that was let in: it goes to an ID that is neither the
  * first one nor the server's. Clients without an ID of their own (Chromium's) are told apart by port only, and use it again.
  */
-static __always_inline bool begins_anew(const struct quic_attempt *attempt, const struct datagram *d)
+static __always_inline bool begins_anew(const struct quic_slot *attempt, const struct datagram *d)
 {
 	if (d->to_hash == attempt->first_id || d->to_hash == attempt->server_id)
 		return false;
@@ -609,33 +630,33 @@ static __always_inline bool begins_anew(const struct quic_attempt *attempt, cons
 }
 
 /* A packet of an attempt that was let in. Global. */
-__noinline int goes_on(struct quic_attempt *attempt, struct datagram *d)
+__noinline int goes_on(struct quic_slot *attempt, struct datagram *d)
 {
+	struct quic_slot again = {};
 	struct quic_state *state;
+	u64 turn;
 
 	if (!attempt || !d || d->packet.kind != QUIC_INITIAL)
 		return PASS;
-	if (attempt->fate == QUIC_UNDER_WAY && (s64)(d->now - attempt->at_ns) > (s64)REPEATED_NS)
-		attempt->fate = QUIC_LATE;
-	if (attempt->fate != QUIC_RETRIED)
+	turn = *(volatile u64 *)&attempt->turn;
+	if (quic_turn_fate(turn) == QUIC_UNDER_WAY && (s64)(d->now - attempt->at_ns) > (s64)REPEATED_NS)
+		quic_slot_turn(attempt, d->flow, turn, QUIC_LATE);
+	if (quic_turn_fate(turn) != QUIC_RETRIED)
 		return PASS;
 	/* The server has asked it for its address, and now it is to be answered. */
-	state = bpf_map_lookup_elem(&states, &attempt->server);
-	if (state) {
-		struct quic_attempt again = *attempt;
-
+	again.server = attempt->server;
+	again.first_id = attempt->first_id;
+	again.server_id = attempt->server_id;
+	state = bpf_map_lookup_elem(&states, &again.server);
+	if (state)
 		begin(state, d, &again);
-	}
 	return PASS;
 }
 
-/* The refusal, a moment ago, of the Initial that this follows. NULL: there was none. */
-static __always_inline const struct refusal *refusal_before(const struct datagram *d)
+/* Whether this follows an Initial that was refused a moment ago. Signed: another CPU may have judged it a moment later. */
+static __always_inline bool follows_refusal(const struct quic_slot *slot, const struct datagram *d)
 {
-	const struct refusal *refusal = bpf_map_lookup_elem(&refused, &d->client);
-
-	/* Signed: another CPU may have judged it a moment later. */
-	return refusal && (s64)(d->now - refusal->at_ns) <= (s64)REFUSED_FOR_NS ? refusal : NULL;
+	return (s64)(d->now - slot->at_ns) <= (s64)REFUSED_FOR_NS;
 }
 
 /* Global. */
@@ -644,10 +665,9 @@ __noinline int on_long(struct __sk_buff *skb, u32 said)
 	struct sk_buff *buffer = bpf_cast_to_kern_ctx(skb);
 	struct datagram *d = datagram_of(false);
 	const struct quic_policy *policy;
-	const struct refusal *refusal;
-	struct quic_attempt *attempt;
 	struct quic_place place;
-	bool begins;
+	struct quic_slot *slot;
+	bool begins, refused;
 
 	if (!d || !datagram_read(skb, d, said, false))
 		return PASS;
@@ -658,15 +678,15 @@ __noinline int on_long(struct __sk_buff *skb, u32 said)
 	if (!policy || !on_interface(policy, CTX_LOAD(skb, ifindex)) || !endpoints(d))
 		return PASS;
 	d->now = bpf_ktime_get_ns();
-	attempt = bpf_map_lookup_elem(&attempts, &d->client);
-	if (attempt && !(begins && begins_anew(attempt, d)))
-		return goes_on(attempt, d);
-	refusal = refusal_before(d);
-	if (refusal) {
+	slot = slot_of(d);
+	refused = slot && quic_turn_fate(slot->turn) == QUIC_REFUSED;
+	if (slot && !refused && !(begins && begins_anew(slot, d)))
+		return goes_on(slot, d);
+	if (refused && follows_refusal(slot, d)) {
 		if (!is_alone(skb, d))
 			return PASS;
 		count(policy->counters, VERDICT_quic_refused_again);
-		return policy->observe ? PASS : refuse(skb, d, refusal->verdict);
+		return policy->observe ? PASS : refuse(skb, d, slot->verdict);
 	}
 	if (!begins || !is_for_host(skb, CTX_LOAD(skb, ifindex), (u64)buffer->dev, &d->tuple, d->v6, IPPROTO_UDP))
 		return PASS;
@@ -690,34 +710,34 @@ int quic_in(struct __sk_buff *skb)
 __noinline int on_answer(struct __sk_buff *skb, u32 said)
 {
 	struct datagram *d = datagram_of(true);
-	struct quic_attempt *attempt;
+	struct quic_slot was = {}, *slot;
 	struct quic_state *state;
+	u32 number;
 	u64 now;
+	bool retry;
 
 	if (!d || !datagram_read(skb, d, said, true))
 		return 0;
-	attempt = bpf_map_lookup_elem(&attempts, &d->client);
-	if (!attempt || attempt->fate >= QUIC_ANSWERED)
+	slot = slot_of(d);
+	retry = d->packet.kind == QUIC_RETRY || d->packet.kind == QUIC_NEGOTIATION;
+	if (!slot || !quic_slot_answer(slot, d->flow, retry, d->from_hash, &was))
 		return 0;
-	state = bpf_map_lookup_elem(&states, &attempt->server);
+	state = bpf_map_lookup_elem(&states, &was.server);
 	/* One that was let in before the state began has another number. */
-	if (!state || (s64)(attempt->at_ns - state->born_ns) < 0)
+	if (!state || (s64)(was.at_ns - state->born_ns) < 0)
 		return 0;
 	now = bpf_ktime_get_ns();
-	/* The server's own ID, to which the client sends from now on. */
-	attempt->server_id = d->from_hash;
-	if (d->packet.kind == QUIC_RETRY || d->packet.kind == QUIC_NEGOTIATION) {
-		attempt->fate = QUIC_RETRIED;
+	if (retry) {
 		quic_excuse(state, now);
 		return 0;
 	}
+	number = quic_turn_number(was.turn);
 	/* What was sent twice does not tell how long an answer takes. */
-	if (attempt->fate == QUIC_LATE)
-		quic_settle(state, attempt->number, now);
+	if (quic_turn_fate(was.turn) == QUIC_LATE)
+		quic_settle(state, number, now);
 	else
-		quic_answer(state, attempt->number, now, now - attempt->at_ns, attempt->behind);
-	attempt->fate = QUIC_ANSWERED;
-	count(attempt->server.counters, VERDICT_quic_answered);
+		quic_answer(state, number, now, now - was.at_ns, was.behind);
+	count(was.server.counters, VERDICT_quic_answered);
 	return 0;
 }
 

@@ -15,7 +15,7 @@
 #define WEIR_MAX_QUIC 64
 /* Addresses and ports of QUIC listeners, over all network namespaces. */
 #define WEIR_QUIC_PLACES 32768
-/* Connection attempts that are remembered at a time: so many that go on, and so many that were refused. */
+/* Connection attempts that are remembered at a time, those that were let in and those that were refused. A power of two. */
 #define WEIR_QUIC_FLOWS 65536
 /* Sockets of QUIC servers that are remembered at a time. Each CPU has 128 places of them in its hands (LRU). */
 #define WEIR_QUIC_SOCKETS 8192
@@ -25,6 +25,9 @@
 #define WEIR_QUIC_INTERFACES 8
 /* So long after the last answer, attempts that wait for one are forgotten: every restriction expires. */
 #define WEIR_QUIC_FORGOTTEN_MS 2000
+/* What quic_ports says of a port, bits: a listener has it on every address of a family, and on one address. */
+#define WEIR_QUIC_AT_EVERY 1
+#define WEIR_QUIC_AT_ONE 2
 /* Rules of classes know QUIC listeners by numbers from this one on (class_tuple.listener); those of listeners are lower. */
 #define WEIR_QUIC_OWNER 0x8000
 
@@ -86,24 +89,6 @@ struct quic_place {
 };
 _Static_assert(sizeof(struct quic_place) == 32, "a hash key has no holes");
 
-/* What became of an attempt that was let in. LATE: the client has repeated its Initial after a time-out. */
-enum quic_fate { QUIC_UNDER_WAY, QUIC_LATE, QUIC_ANSWERED, QUIC_RETRIED };
-
-/*
- * An attempt is known by its client, which keeps its address, port and connection ID until it is established, and by whom it
- * has called: a client without an ID of its own may call two servers from one port.
- */
-struct quic_client {
-	__u32 addr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
-	__u32 server;		/* hash of the server's address and network namespace */
-	__u16 port;		/* big endian */
-	__u16 server_port;	/* big endian */
-	__u8 id_len;
-	__u8 id[WEIR_QUIC_CID_MOST];
-	__u8 pad[3];
-};
-_Static_assert(sizeof(struct quic_client) == 48, "a hash key has no holes");
-
 /* A server's socket, of one listener. */
 struct quic_server {
 	__u64 socket;		/* its kernel address */
@@ -111,19 +96,6 @@ struct quic_server {
 	__u32 pad;
 };
 _Static_assert(sizeof(struct quic_server) == 16, "a hash key has no holes");
-
-/* What is remembered of an attempt. */
-struct quic_attempt {
-	__u64 at_ns;		/* when it was judged */
-	struct quic_server server; /* for which it was judged */
-	__u32 number;		/* of those that were let in there */
-	__u32 behind;		/* so many were not answered before it */
-	__u32 fate;		/* enum quic_fate */
-	__u32 first_id;		/* hash of the connection ID that its first packet went to */
-	__u32 server_id;	/* and of the one that the server has chosen; 0: not known */
-	__u32 pad;
-};
-_Static_assert(sizeof(struct quic_attempt) == 48, "no holes");
 
 /* How a socket's server answers new connections (lib/quic_wait.h). */
 struct quic_state {

@@ -94,38 +94,102 @@ static __always_inline bool quic_may_begin(const struct quic_packet *packet, u32
 }
 
 /*
- * Copies a connection ID of `len` bytes, and 0 behind it: as many bytes as the longest has. Both buffers have QUIC_BUFFER
- * bytes. Without a branch, which clang would make if it knew what is shifted: each would double what the verifier
- * follows of the rest.
+ * Eight bytes from anywhere. In BPF clang would take a word of unknown alignment apart into bytes; the kernel reads it at
+ * once, but for those of the stack.
  */
-static __always_inline void quic_copy_id(u8 *to, u32 to_at, const u8 *head, u32 at, u32 len)
+static __always_inline u64 load64(const u8 *at)
 {
-	/* Unrolled, it would keep all addresses on the stack. */
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < WEIR_QUIC_CID_MOST; i++) {
-		u32 behind = i - len;
+	u64 word;
 
-		__asm__ volatile("" : "+r"(behind));
-		to[(to_at + i) & (QUIC_BUFFER - 1)] = head[(at + i) & (QUIC_BUFFER - 1)] & ((s32)behind >> 31);
-	}
+#ifdef __bpf__
+	__asm__ volatile("%0 = *(u64 *)(%1 + 0)" : "=r"(word) : "r"(at) : "memory");
+#else
+	__builtin_memcpy(&word, at, sizeof(word));
+#endif
+	return word;
+}
+
+static __always_inline void store64(u8 *at, u64 word)
+{
+#ifdef __bpf__
+	__asm__ volatile("*(u64 *)(%0 + 0) = %1" : : "r"(at), "r"(word) : "memory");
+#else
+	__builtin_memcpy(at, &word, sizeof(word));
+#endif
+}
+
+/* A connection ID, and 0 behind it. */
+struct quic_id {
+	u64 word[3];
+};
+_Static_assert(WEIR_QUIC_CID_MOST <= sizeof(struct quic_id), "it has room");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a word's first byte is its lowest");
+/* IDs begin at most here: in 31, for a mask. */
+#define QUIC_ID_AT_MOST 31
+_Static_assert(QUIC_TO_AT + WEIR_QUIC_CID_MOST + 1 <= QUIC_ID_AT_MOST &&
+		       QUIC_ID_AT_MOST + sizeof(struct quic_id) <= QUIC_BUFFER, "it lies in the buffer");
+
+/* The first `bytes` bytes of a word; 0 or less: none. Without a branch: each would double what the verifier follows of the rest. */
+static __always_inline u64 first_bytes(s32 bytes)
+{
+	u64 all;
+
+	__asm__ volatile("" : "+r"(bytes));
+	bytes &= ~(bytes >> 31);
+	all = (s64)((7 - bytes) >> 31);
+	return ((1ULL << ((u32)bytes * 8 & 63)) - 1) | all;
+}
+
+/* Reads the ID of `len` bytes that begins at head[at]. head: as of quic_read(); not on the stack of a BPF program. */
+static __always_inline void quic_id_read(struct quic_id *id, const u8 *head, u32 at, u32 len)
+{
+	head += at & QUIC_ID_AT_MOST;
+#pragma unroll
+	for (u32 i = 0; i < 3; i++)
+		id->word[i] = load64(head + 8 * i) & first_bytes((s32)len - 8 * (s32)i);
+}
+
+/* Writes it to to[at], and 0 behind it, as many bytes as a quic_id has. */
+static __always_inline void quic_id_write(u8 *to, u32 at, const struct quic_id *id)
+{
+	to += at & QUIC_ID_AT_MOST;
+#pragma unroll
+	for (u32 i = 0; i < 3; i++)
+		store64(to + 8 * i, id->word[i]);
+}
+
+/* Never 0. Two of one client hardly have the same; then one is taken for the other. */
+static __always_inline u32 quic_id_hash(const struct quic_id *id)
+{
+	u64 hash = 0;
+
+#pragma unroll
+	for (u32 i = 0; i < 3; i++)
+		hash = (hash ^ hash >> 32 ^ id->word[i]) * 0x9e3779b97f4a7c15ULL;
+	return hash >> 32 ?: 1;
 }
 
 /*
  * Writes the answer to this packet to `to`: QUIC_BUFFER bytes, 0 where the answer has ended. head: as of
- * quic_read(), of which the packet is. chance: seven bits that mean nothing. Returns its length.
+ * quic_id_read(). chance: seven bits that mean nothing. Returns its length.
  */
 static __always_inline u32 quic_refuse(u8 *to, const u8 *head, const struct quic_packet *packet, u8 chance)
 {
 	u32 at = QUIC_TO_AT + packet->from_len;
+	struct quic_id id;
 
-	for (u32 i = 0; i < QUIC_BUFFER; i++)
-		to[i] = 0;
+#pragma unroll
+	for (u32 i = 0; i < QUIC_BUFFER; i += 8)
+		store64(to + i, 0);
 	/* The second bit is to be set: who shares the port with other protocols goes by it (Section 17.2.1). */
 	to[0] = 0xc0 | (chance & 0x3f);
 	to[5] = packet->from_len;
-	quic_copy_id(to, QUIC_TO_AT, head, quic_from_at(packet), packet->from_len);
+	/* From front to back: the zeros behind each give way to the next. */
+	quic_id_read(&id, head, quic_from_at(packet), packet->from_len);
+	quic_id_write(to, QUIC_TO_AT, &id);
 	to[at & (QUIC_BUFFER - 1)] = packet->to_len;
-	quic_copy_id(to, at + 1, head, QUIC_TO_AT, packet->to_len);
+	quic_id_read(&id, head, QUIC_TO_AT, packet->to_len);
+	quic_id_write(to, at + 1, &id);
 	at += 1 + packet->to_len;
 #pragma unroll
 	for (u32 i = 0; i < 4; i++)

@@ -10,6 +10,7 @@
 #include "abi/quic.h"
 #include "lib/export.bpf.h"
 #include "lib/kernel.h"
+#include "lib/quic_flows.h"
 #include "lib/quic_wait.h"
 #include "lib/sample.bpf.h"
 

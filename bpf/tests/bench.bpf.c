@@ -10,6 +10,7 @@
 #include "guard.bpf.c"
 #include "lib/negotiate.h"
 #include "lib/quic.h"
+#include "lib/quic_flows.h"
 #include "lib/residence.h"
 #include "lib/timewait.h"
 
@@ -24,7 +25,11 @@ u32 frame_len SEC(".bss.bench");
 EXPORT_TYPE(struct, closing);
 EXPORT_TYPE(struct, flow);
 EXPORT_TYPE(struct, parking_rule);
+EXPORT_TYPE(struct, quic_client);
+EXPORT_TYPE(struct, quic_flow_keys);
+EXPORT_TYPE(struct, quic_id);
 EXPORT_TYPE(struct, quic_packet);
+EXPORT_TYPE(struct, quic_pair);
 EXPORT_TYPE(struct, talk);
 EXPORT_TYPE(struct, time_wait);
 EXPORT_TYPE(struct, timewait_record);

@@ -18,6 +18,7 @@
 #include "lib/control.h"
 #include "lib/spa.h"
 #include "lib/quic.h"
+#include "lib/quic_flows.h"
 #include "lib/quic_wait.h"
 
 int pure_parse(const u8 *frame, u32 len, u32 l3, u16 ethertype, struct packet *p)
@@ -351,6 +352,43 @@ u8 pure_quic_may_begin(const struct quic_packet *packet, u32 len)
 u32 pure_quic_refuse(u8 *to, const u8 *head, const struct quic_packet *packet, u8 chance)
 {
 	return quic_refuse(to, head, packet, chance);
+}
+
+/* id: as many bytes as a quic_id has. Returns its hash. */
+u32 pure_quic_id(struct quic_id *id, const u8 *head, u32 at, u32 len)
+{
+	quic_id_read(id, head, at, len);
+	return quic_id_hash(id);
+}
+
+u64 pure_quic_client_hash(const struct quic_client *client, const struct quic_flow_keys *keys)
+{
+	return quic_client_hash(client, keys);
+}
+
+u32 pure_quic_pair_of(u64 client, u32 pairs)
+{
+	return quic_pair_of(client, pairs);
+}
+
+/* The way that has the client, or -1. */
+s32 pure_quic_slot_find(struct quic_pair *pair, u64 client)
+{
+	struct quic_slot *slot = quic_slot_find(pair, client);
+
+	return slot ? slot - pair->way : -1;
+}
+
+u8 pure_quic_slot_write(struct quic_pair *pair, u64 client, u64 now, const struct quic_slot *what)
+{
+	return quic_slot_write(pair, client, now, what);
+}
+
+u8 pure_quic_slot_answer(struct quic_pair *pair, u64 client, u8 retry, u32 server_id, struct quic_slot *was)
+{
+	struct quic_slot *slot = quic_slot_find(pair, client);
+
+	return slot && quic_slot_answer(slot, client, retry, server_id, was);
 }
 
 void pure_quic_look(struct quic_state *state, u64 now, const struct quic_policy *policy)

@@ -135,7 +135,12 @@ fn a_field_that_is_added_to_a_header_is_a_field_in_rust() {
             "parking_server",
             "__u64 socket;",
         ),
-        ("abi/quic.h", "quic.bpf.c", "quic_attempt", "__u64 at_ns;"),
+        (
+            "abi/quic.h",
+            "quic.bpf.c",
+            "quic_state",
+            "__u64 service_ns;",
+        ),
         (
             "abi/splice.h",
             "splice.bpf.c",

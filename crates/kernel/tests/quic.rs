@@ -13,7 +13,7 @@ use weir_core::quic::{QuicListener, QuicRefuse, QuicVerdict};
 use weir_core::refusals::Seen;
 use weir_kernel::testing::quic::{CQuicWait, read};
 use weir_kernel::{Around, Guard, Quic, monotonic};
-use weir_models::quic::{LongPacket, NO_VERSION, PacketKind, QuicRule, QuicWait};
+use weir_models::quic::{LongPacket, NO_VERSION, PacketKind, QuicRule, QuicWait, id_hash};
 use weir_testbed::{needs, netns};
 
 mod seed;
@@ -61,6 +61,7 @@ fn c_reads_and_refuses_a_long_packet_as_the_model_does() {
             if let (Some(c), Some(model)) = (c, model) {
                 prop_assert_eq!(c.kind, model.kind as u8);
                 prop_assert_eq!((&*c.to, &*c.from), (model.to, model.from));
+                prop_assert_eq!(c.hashes, [id_hash(model.to), id_hash(model.from)]);
                 prop_assert_eq!(c.may_begin, model.may_begin(datagram.len()));
                 prop_assert_eq!(&c.refusal, &model.refusal(chance));
                 // Never longer than what it answers.
@@ -353,6 +354,34 @@ fn what_follows_a_refused_initial_has_its_fate_and_what_follows_an_admitted_one_
     assert_eq!(world.count(QuicVerdict::QuicAdmitted), 1);
     assert_eq!(world.count(QuicVerdict::QuicDroppedRoom), 1);
     assert_eq!(world.count(QuicVerdict::QuicRefusedAgain), 2);
+}
+
+#[test]
+fn a_flood_of_refused_attempts_makes_none_forgotten_that_was_let_in() {
+    if !as_root() {
+        return;
+    }
+    let world = World::new(|listener| listener.refuse = QuicRefuse::Drop);
+    let admitted = frame(false, &initial(&[1; 8], &[1; 4], 1200));
+    assert_eq!(world.quic.judge_in(&admitted).unwrap().action, PASS);
+    world.fill();
+    // Twice as many as are remembered.
+    let flood = 2 * weir_core::abi::QUIC_FLOWS;
+    for n in 0..flood {
+        let id = n.to_be_bytes();
+        let judged = world.quic.judge_in(&frame(
+            false,
+            &initial(&[1; 8], &[&id[..], b"flood"].concat(), 1200),
+        ));
+        assert_eq!(judged.unwrap().action, DROP, "{n}");
+    }
+    assert_eq!(world.quic.judge_in(&admitted).unwrap().action, PASS);
+    assert_eq!(world.count(QuicVerdict::QuicAdmitted), 1);
+    assert_eq!(world.count(QuicVerdict::QuicDroppedRoom), u64::from(flood));
+    // Its answer is seen.
+    let answer = framed(false, PORT, CLIENT, &initial(&[1; 4], &[9; 8], 1200));
+    world.quic.judge_out(&answer).unwrap();
+    assert_eq!(world.count(QuicVerdict::QuicAnswered), 1);
 }
 
 #[test]

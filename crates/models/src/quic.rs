@@ -1,7 +1,9 @@
 //! What weir reads of a QUIC packet, and whether one more connection may begin: the models of bpf/lib/quic.h and
-//! bpf/lib/quic_wait.h.
+//! bpf/lib/quic_wait.h; [`flows`] is what it remembers.
 //!
 //! A datagram is what UDP carries, from its first byte on; a head is what is read of it ([`HEAD`]).
+
+pub mod flows;
 
 use weir_core::abi;
 use weir_core::class::{Bucket, BucketLimit, OTHER_PRIORITY, UNITS_PER_NS};
@@ -78,6 +80,17 @@ impl LongPacket<'_> {
         answer.extend_from_slice(&NO_VERSION.to_be_bytes());
         answer
     }
+}
+
+/// The hash of a connection ID. Never 0.
+pub fn id_hash(id: &[u8]) -> u32 {
+    let mut bytes = [0; 24];
+    bytes[..id.len()].copy_from_slice(id);
+    let (words, _) = bytes.as_chunks::<8>();
+    let hash = words.iter().fold(0u64, |hash, word| {
+        (hash ^ hash >> 32 ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    });
+    ((hash >> 32) as u32).max(1)
 }
 
 /// A connection ID behind its length, and what follows.

@@ -11,12 +11,16 @@ use crate::error::{Error, Result, of_libbpf};
 use crate::guard::ClassMaps;
 use crate::namespace::Namespace;
 use crate::object::{self, Share, SharedMaps, open, open_in};
+use crate::random::random;
 
 /// `classes`: those of a guard.
 pub(super) fn load(classes: Option<&ClassMaps>) -> Result<QuicSkel<'static>> {
     const WHAT: &str = "load the programs that guard QUIC";
     let mut open = open::<QuicSkelBuilder>().map_err(of_libbpf(WHAT))?;
     constants(&mut open).own_netns = Namespace::current()?.cookie();
+    for key in constants(&mut open).flow_keys.word.as_flattened_mut() {
+        *key = random()?;
+    }
     if let Some(ClassMaps(maps)) = classes {
         maps.give_to(open.open_object_mut(), Share::Declared)
             .map_err(of_libbpf(WHAT))?;

@@ -127,6 +127,8 @@ impl Quic {
                 cause: format!("they are at more than {MOST_PLACES} addresses"),
             });
         }
+        // Those that come are looked for before they are there, and those that go until they are gone.
+        self.mark_ports(wanted.keys().chain(self.places.keys()).cloned().collect());
         let map = &self.skel.maps.places;
         for (place, policy) in &wanted {
             map.update(place, policy.bytes(), MapFlags::ANY)
@@ -137,8 +139,8 @@ impl Quic {
             map.delete(place)
                 .map_err(of_libbpf("take a QUIC listener away"))?;
         }
+        self.mark_ports(wanted.keys().cloned().collect());
         (self.places, self.slots) = (wanted, slots);
-        self.mark_ports(listeners);
         Ok(())
     }
 
@@ -159,16 +161,18 @@ impl Quic {
         all
     }
 
-    fn mark_ports(&mut self, listeners: &[QuicListener]) {
-        let mut guarded = vec![0u8; 1 << 16];
-        for listener in listeners {
-            guarded[usize::from(listener.address.port.to_be())] = 1;
+    /// Says at which ports listeners are to be looked for, and how.
+    fn mark_ports(&mut self, places: Vec<Vec<u8>>) {
+        let mut marks = vec![0u8; 1 << 16];
+        for place in places {
+            let (port, mark) = places::mark_of(&place);
+            marks[usize::from(port)] |= mark;
         }
         let bss = self.skel.maps.bss_data.as_deref_mut();
         let ports = &mut bss.expect("its globals are mapped").quic_ports;
-        for (to, port) in ports.iter_mut().zip(guarded) {
+        for (to, mark) in ports.iter_mut().zip(marks) {
             // SAFETY: mapped and aligned; the programs only read it.
-            unsafe { write_volatile(to, port) };
+            unsafe { write_volatile(to, mark) };
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use weir_core::abi;
 use weir_core::class::OwnerId;
 use weir_core::listener::Mode;
 use weir_core::policy::mapped;
@@ -48,6 +49,17 @@ pub(super) fn places_of(
         }
     }
     places
+}
+
+/// The port of a place, as it stands in packets, and what `quic_ports` says of it.
+pub(super) fn mark_of(place: &[u8]) -> (u16, u8) {
+    let place = quic_place::read(place).expect("keys are whole");
+    let every = [EVERY_IPV4, EVERY_IPV6].map(|ip| words(&mapped(ip)));
+    let mark = match every.contains(&place.addr) {
+        true => abi::QUIC_AT_EVERY,
+        false => abi::QUIC_AT_ONE,
+    };
+    (place.port, mark as u8)
 }
 
 /// Like a dual-stack socket, one on `::` is on every IPv4 address too that no other one names.

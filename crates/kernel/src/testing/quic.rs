@@ -1,17 +1,24 @@
 //! The pure C of QUIC (bpf/lib/quic.h, quic_wait.h), compiled natively, and test runs of its programs.
 
+use std::cell::UnsafeCell;
 use std::os::fd::AsFd;
 
 use weir_core::class::Bucket;
 use weir_core::quic::{QUIC_VERDICTS, QuicVerdict};
+use weir_models::quic::flows::{CLIENT_WORDS, FlowKeys};
 use weir_models::quic::{HEAD, QuicRule, QuicWait};
 
 use super::run::{Judged, judge};
-use super::skel::types::quic_packet;
+use super::skel::types::{quic_client, quic_flow_keys, quic_id, quic_packet, quic_pair, quic_slot};
 use crate::error::Result;
+use crate::object::{Plain, plain};
 use crate::quic::Quic;
 use crate::quic::skel::types::{quic_policy, quic_state};
 
+plain!(quic_client);
+
+/// `QUIC_REFUSED` of bpf/lib/quic_flows.h.
+const REFUSED: u64 = 4;
 /// `QUIC_BUFFER` of bpf/lib/quic.h.
 const BUFFER: usize = 64;
 
@@ -24,6 +31,23 @@ unsafe extern "C" {
         packet: *const quic_packet,
         chance: u8,
     ) -> u32;
+    fn pure_quic_id(id: *mut quic_id, head: *const u8, at: u32, len: u32) -> u32;
+    fn pure_quic_client_hash(client: *const quic_client, keys: *const quic_flow_keys) -> u64;
+    fn pure_quic_pair_of(client: u64, pairs: u32) -> u32;
+    fn pure_quic_slot_find(pair: *mut quic_pair, client: u64) -> i32;
+    fn pure_quic_slot_write(
+        pair: *mut quic_pair,
+        client: u64,
+        now: u64,
+        what: *const quic_slot,
+    ) -> u8;
+    fn pure_quic_slot_answer(
+        pair: *mut quic_pair,
+        client: u64,
+        retry: u8,
+        server_id: u32,
+        was: *mut quic_slot,
+    ) -> u8;
     fn pure_quic_look(state: *mut quic_state, now: u64, policy: *const quic_policy);
     fn pure_quic_judge(
         state: *mut quic_state,
@@ -50,6 +74,8 @@ pub struct CPacket {
     pub may_begin: bool,
     /// The answer that refuses it.
     pub refusal: Vec<u8>,
+    /// Hashes of both connection IDs.
+    pub hashes: [u32; 2],
 }
 
 /// `quic_read()`, `quic_may_begin()` and `quic_refuse()`. `None`: it is not read.
@@ -68,6 +94,15 @@ pub fn read(datagram: &[u8], chance: u8) -> Option<CPacket> {
     let written = unsafe { pure_quic_refuse(refusal.as_mut_ptr(), head.as_ptr(), &packet, chance) };
     assert!(refusal[written as usize..].iter().all(|byte| *byte == 0));
     let (to, from) = (usize::from(packet.to_len), usize::from(packet.from_len));
+    let hash = |at: usize, len: usize| {
+        let mut id = quic_id::default();
+        // SAFETY: the buffer has as many bytes as the C reads.
+        let hash = unsafe { pure_quic_id(&mut id, head.as_ptr(), at as u32, len as u32) };
+        let bytes: Vec<u8> = id.word.into_iter().flat_map(u64::to_le_bytes).collect();
+        assert_eq!(bytes[..len], head[at..at + len]);
+        assert!(bytes[len..].iter().all(|byte| *byte == 0));
+        hash
+    };
     Some(CPacket {
         kind: packet.kind,
         to: head[6..6 + to].to_vec(),
@@ -75,7 +110,70 @@ pub fn read(datagram: &[u8], chance: u8) -> Option<CPacket> {
         // SAFETY: the packet lives through the call.
         may_begin: unsafe { pure_quic_may_begin(&packet, len) != 0 },
         refusal: refusal[..written as usize].to_vec(),
+        hashes: [hash(6, to), hash(7 + to, from)],
     })
+}
+
+/// `quic_client_hash()`.
+pub fn client_hash(client: &[u32; CLIENT_WORDS], keys: &FlowKeys) -> u64 {
+    let mut c = quic_client::default();
+    let bytes: Vec<u8> = client.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    c.bytes_mut().copy_from_slice(&bytes);
+    let keys = quic_flow_keys { word: *keys };
+    // SAFETY: both live through the call.
+    unsafe { pure_quic_client_hash(&c, &keys) }
+}
+
+/// `quic_pair_of()`.
+pub fn pair_of(client: u64, pairs: u32) -> u32 {
+    // SAFETY: it takes numbers.
+    unsafe { pure_quic_pair_of(client, pairs) }
+}
+
+/// `struct quic_pair` and what is done with it, by as many threads as there are.
+#[derive(Default)]
+pub struct CPair(UnsafeCell<quic_pair>);
+
+// SAFETY: the C takes a slot by compare and swap before it writes, and says of what it has read whether it is whole.
+unsafe impl Sync for CPair {}
+
+impl CPair {
+    /// `quic_slot_find()`: the slot that has the client.
+    pub fn find(&self, client: u64) -> Option<usize> {
+        // SAFETY: the pair lives through the call.
+        let way = unsafe { pure_quic_slot_find(self.0.get(), client) };
+        usize::try_from(way).ok()
+    }
+
+    /// `quic_slot_write()` of an attempt that was let in under this number, or that was refused (none). All other fields are
+    /// `mark`. False: there is no slot for it.
+    pub fn write(&self, client: u64, now: u64, number: Option<u32>, mark: u32) -> bool {
+        let turn = match number {
+            Some(number) => u64::from(number) << 32,
+            None => REFUSED,
+        };
+        let mut what = quic_slot {
+            turn,
+            behind: mark,
+            first_id: mark,
+            server_id: mark,
+            verdict: mark,
+            ..Default::default()
+        };
+        (what.server.socket, what.server.counters) = (mark.into(), mark);
+        // SAFETY: both live through the call.
+        unsafe { pure_quic_slot_write(self.0.get(), client, now, &what) != 0 }
+    }
+
+    /// `quic_slot_answer()`, with a packet that is no Retry: the number of the attempt, when it was judged, and the marks of its
+    /// other fields that were read. None: it did not wait for an answer.
+    pub fn answer(&self, client: u64) -> Option<(u32, u64, [u32; 3])> {
+        let mut was = quic_slot::default();
+        // SAFETY: both live through the call.
+        let waited = unsafe { pure_quic_slot_answer(self.0.get(), client, 0, 1, &mut was) != 0 };
+        let marks = [was.server.socket as u32, was.server.counters, was.behind];
+        waited.then_some(((was.turn >> 32) as u32, was.at_ns, marks))
+    }
 }
 
 /// `struct quic_state` and what is done with it.
