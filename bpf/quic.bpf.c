@@ -73,11 +73,12 @@ struct {
 	__type(value, struct quic_state);
 } states SEC(".maps");
 
-#define FLOW_PAIRS (WEIR_QUIC_FLOWS / 2)
+/* Elements of flows; a power of two. Both are set before the programs are loaded. */
+const volatile u32 flow_pairs = WEIR_QUIC_FLOWS_LEAST / 2;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, FLOW_PAIRS);
+	__uint(max_entries, WEIR_QUIC_FLOWS_LEAST / 2);
 	__type(key, u32);
 	__type(value, struct quic_pair);
 } flows SEC(".maps");
@@ -497,7 +498,7 @@ static __always_inline u64 socket_of(struct __sk_buff *skb, struct datagram *d, 
 /* The pair of slots of its client. NULL is for the verifier. */
 static __always_inline struct quic_pair *pair_of(const struct datagram *d)
 {
-	u32 key = quic_pair_of(d->flow, FLOW_PAIRS);
+	u32 key = quic_pair_of(d->flow, flow_pairs);
 
 	return bpf_map_lookup_elem(&flows, &key);
 }

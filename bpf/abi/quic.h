@@ -15,8 +15,13 @@
 #define WEIR_MAX_QUIC 64
 /* Addresses and ports of QUIC listeners, over all network namespaces. */
 #define WEIR_QUIC_PLACES 32768
-/* Connection attempts that are remembered at a time, those that were let in and those that were refused. A power of two. */
-#define WEIR_QUIC_FLOWS 65536
+/*
+ * Connection attempts that are remembered at a time, those that were let in and those that were refused: so many for each CPU
+ * that there may be, within these bounds; a power of two. The least are 1 MiB, so that a look finds them in a cache.
+ */
+#define WEIR_QUIC_FLOWS_PER_CPU 4096
+#define WEIR_QUIC_FLOWS_LEAST 16384
+#define WEIR_QUIC_FLOWS_MOST 262144
 /* Sockets of QUIC servers that are remembered at a time. Each CPU has 128 places of them in its hands (LRU). */
 #define WEIR_QUIC_SOCKETS 8192
 /* Connection IDs are at most so long, in versions 1 and 2 (RFC 9000, Section 17.2). */

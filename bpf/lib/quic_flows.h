@@ -8,10 +8,10 @@
  * one that has its hash, or the one that gives way. A look reads two lines that lie side by
  * side; an LRU hash of the kernel reads about seven, and locks.
  *
- * CPUs share it without a lock. Who takes a slot makes it BUSY, writes, and publishes the
- * client's hash last; nobody waits for a busy slot. A fate changes by compare and
- * swap together with the attempt's number: whoever has lost the slot meanwhile
- * changes nothing.
+ * CPUs share it without a lock. A slot's word is `turn`, an attempt's number and its
+ * fate. Who takes a slot swaps it for QUIC_WRITING first and for the new word last;
+ * nobody waits for a slot that is written. A fate changes by compare and swap, so who
+ * has lost the slot meanwhile changes nothing.
  */
 #ifndef WEIR_QUIC_FLOWS_H
 #define WEIR_QUIC_FLOWS_H
@@ -24,7 +24,7 @@
 #define QUIC_KEPT_NS 30000000000ULL
 
 /* What became of an attempt. LATE: the client has repeated its Initial after a time-out. */
-enum quic_fate { QUIC_UNDER_WAY, QUIC_LATE, QUIC_ANSWERED, QUIC_RETRIED, QUIC_REFUSED };
+enum quic_fate { QUIC_UNDER_WAY, QUIC_LATE, QUIC_ANSWERED, QUIC_RETRIED, QUIC_REFUSED, QUIC_WRITING };
 
 /*
  * An attempt is known by its client, which keeps its address, port and connection ID until it is established, and by whom it
@@ -46,7 +46,7 @@ struct quic_flow_keys {
 };
 
 struct quic_slot {
-	u64 client;		/* its hash, QUIC_SLOT_FREE or QUIC_SLOT_BUSY; atomic */
+	u64 client;		/* its hash; 0: none had it yet */
 	u64 at_ns;		/* when the attempt was judged */
 	u64 turn;		/* its number among those that were let in there << 32 | enum quic_fate; atomic */
 	struct quic_server server; /* for which it was judged */
@@ -57,8 +57,6 @@ struct quic_slot {
 	u64 pad;
 };
 _Static_assert(sizeof(struct quic_slot) == 64, "one cache line");
-#define QUIC_SLOT_FREE 0
-#define QUIC_SLOT_BUSY 1
 
 struct quic_pair {
 	struct quic_slot way[2];
@@ -66,7 +64,7 @@ struct quic_pair {
 
 /*
  * Twice 32 bits of a multilinear hash (Carter, Wegman 1979; the upper half of sums of products, Dietzfelbinger
- * 1996): for clients that differ, whatever they are, each half is the same once in 2^32 keys. Neither FREE nor BUSY.
+ * 1996): for clients that differ, whatever they are, each half is the same once in 2^32 keys. Never 0.
  */
 static __always_inline u64 quic_client_hash(const struct quic_client *client,
 					    const volatile struct quic_flow_keys *keys)
@@ -79,7 +77,7 @@ static __always_inline u64 quic_client_hash(const struct quic_client *client,
 		high += keys->word[0][i] * word[i];
 		low += keys->word[1][i] * word[i];
 	}
-	return (high >> 32 << 32) | low >> 32 | 2;
+	return (high >> 32 << 32) | low >> 32 | 1;
 }
 
 /* The pair of a client, of so many (a power of two). */
@@ -114,7 +112,7 @@ static __always_inline u64 quic_turn(u32 number, enum quic_fate fate)
 /* Of two slots, the one that is remembered less long has the lower one. */
 static __always_inline u64 quic_slot_until(const struct quic_slot *slot)
 {
-	if (slot->client == QUIC_SLOT_FREE)
+	if (!slot->client)
 		return 0;
 	return slot->at_ns + (quic_turn_fate(slot->turn) == QUIC_REFUSED ? 0 : QUIC_KEPT_NS);
 }
@@ -133,8 +131,8 @@ static __always_inline struct quic_slot *quic_slot_take(struct quic_pair *pair, 
 		if (refused && (s64)(quic_slot_until(slot) - now) > (s64)(QUIC_KEPT_NS - QUIC_FORGOTTEN_NS))
 			return NULL;
 	}
-	seen = *(volatile u64 *)&slot->client;
-	if (seen == QUIC_SLOT_BUSY || __sync_val_compare_and_swap(&slot->client, seen, QUIC_SLOT_BUSY) != seen)
+	seen = *(volatile u64 *)&slot->turn;
+	if (seen == QUIC_WRITING || __sync_val_compare_and_swap(&slot->turn, seen, QUIC_WRITING) != seen)
 		return NULL;
 	return slot;
 }
@@ -146,30 +144,34 @@ static __always_inline bool quic_slot_write(struct quic_pair *pair, u64 client, 
 
 	if (!slot)
 		return false;
+	slot->client = client;
 	slot->at_ns = now;
-	*(volatile u64 *)&slot->turn = what->turn;
 	slot->server = what->server;
 	slot->behind = what->behind;
 	slot->first_id = what->first_id;
 	slot->server_id = what->server_id;
 	slot->verdict = what->verdict;
 	/* Not a store: on arm64 it would not wait for those before it. */
-	__sync_lock_test_and_set(&slot->client, client);
+	__sync_lock_test_and_set(&slot->turn, what->turn);
 	return true;
 }
 
-/* Changes the fate of a client's attempt; turn: as it was read. False: another CPU was first, with this or with the slot. */
+/*
+ * Changes the fate of a client's attempt; turn: as it was read. False: another CPU was first, with this or with the slot. The
+ * second look at the client is for CPUs that read the word and the client in another order.
+ */
 static __always_inline bool quic_slot_turn(struct quic_slot *slot, u64 client, u64 turn, enum quic_fate fate)
 {
 	u64 next = quic_turn(quic_turn_number(turn), fate);
+	volatile u64 *whose = &slot->client;
 
-	return __sync_val_compare_and_swap(&slot->turn, turn, next) == turn && *(volatile u64 *)&slot->client == client;
+	return *whose == client && __sync_val_compare_and_swap(&slot->turn, turn, next) == turn && *whose == client;
 }
 
 /*
  * The server has sent its first packet, which is none or a Retry. Says what was remembered before, and true, if
  * the attempt waited for it. What is read before the fate changes is of this attempt: who takes the slot
- * writes another number.
+ * swaps the word before, and writes another number.
  */
 static __always_inline bool quic_slot_answer(struct quic_slot *slot, u64 client, bool retry, u32 server_id, struct quic_slot *was)
 {

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use libbpf_rs::skel::{OpenSkel, Skel};
 
+use weir_core::abi;
+
 use super::skel::{OpenQuicSkel, QuicSkel, QuicSkelBuilder, types};
 use crate::error::{Error, Result, of_libbpf};
 use crate::guard::ClassMaps;
@@ -18,6 +20,12 @@ pub(super) fn load(classes: Option<&ClassMaps>) -> Result<QuicSkel<'static>> {
     const WHAT: &str = "load the programs that guard QUIC";
     let mut open = open::<QuicSkelBuilder>().map_err(of_libbpf(WHAT))?;
     constants(&mut open).own_netns = Namespace::current()?.cookie();
+    let pairs = flows_remembered() / 2;
+    constants(&mut open).flow_pairs = pairs;
+    open.maps
+        .flows
+        .set_max_entries(pairs)
+        .map_err(of_libbpf(WHAT))?;
     for key in constants(&mut open).flow_keys.word.as_flattened_mut() {
         *key = random()?;
     }
@@ -26,6 +34,14 @@ pub(super) fn load(classes: Option<&ClassMaps>) -> Result<QuicSkel<'static>> {
             .map_err(of_libbpf(WHAT))?;
     }
     object::load(open, WHAT)
+}
+
+/// Attempts that are remembered at a time.
+fn flows_remembered() -> u32 {
+    let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
+    let flows = abi::QUIC_FLOWS_PER_CPU.saturating_mul(cpus);
+    let most = flows.clamp(abi::QUIC_FLOWS_LEAST, abi::QUIC_FLOWS_MOST);
+    most.next_power_of_two()
 }
 
 fn constants<'a>(open: &'a mut OpenQuicSkel<'_>) -> &'a mut types::rodata {

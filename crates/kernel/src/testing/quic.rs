@@ -134,7 +134,7 @@ pub fn pair_of(client: u64, pairs: u32) -> u32 {
 #[derive(Default)]
 pub struct CPair(UnsafeCell<quic_pair>);
 
-// SAFETY: the C takes a slot by compare and swap before it writes, and says of what it has read whether it is whole.
+// SAFETY: the C takes a slot by compare and swap before it writes, and says whether what it has read is whole.
 unsafe impl Sync for CPair {}
 
 impl CPair {

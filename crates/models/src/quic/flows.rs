@@ -10,7 +10,7 @@ pub const CLIENT_WORDS: usize = 12;
 /// Random words of [`client_hash`], for either half of the hash; the last one of each is added (struct quic_flow_keys).
 pub type FlowKeys = [[u64; CLIENT_WORDS + 1]; 2];
 
-/// The hash of a client: twice the upper half of a sum of products. Neither 0 nor 1, which stand for other things in a slot.
+/// The hash of a client: twice the upper half of a sum of products. Never 0.
 pub fn client_hash(client: &[u32; CLIENT_WORDS], keys: &FlowKeys) -> u64 {
     let [high, low] = keys.map(|keys| {
         let products = keys
@@ -19,7 +19,7 @@ pub fn client_hash(client: &[u32; CLIENT_WORDS], keys: &FlowKeys) -> u64 {
             .map(|(key, word)| key.wrapping_mul(u64::from(*word)));
         products.fold(keys[CLIENT_WORDS], u64::wrapping_add) >> 32
     });
-    high << 32 | low | 2
+    high << 32 | low | 1
 }
 
 /// The pair of slots that a client's hash belongs to, of so many (a power of two).
