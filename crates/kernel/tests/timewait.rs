@@ -139,7 +139,7 @@ fn destinations_that_do_not_fit_leave_those_in_force() {
     timewait.detach(loopback);
 }
 
-/// The option of negotiation: docs/timewait.md.
+/// The option of negotiation: docs/timewait-details.md.
 fn option(phase: u8, holder: u8) -> Vec<u8> {
     vec![253, 8, b'T', b'W', b'N', b'G', phase, holder]
 }

@@ -19,7 +19,7 @@ use crate::raw::{Peer, Raw, Segment, Shape};
 use crate::wait::{PATIENCE, until};
 
 /// The option of `timewait = "negotiate"` in a SYN, whose sender offers to hold, and in the ACK of a SYN/ACK that says that
-/// the server does. docs/timewait.md describes it.
+/// the server does. docs/timewait-details.md describes it.
 const OFFER: [u8; 8] = [253, 8, b'T', b'W', b'N', b'G', 1, 1];
 const AGREED: [u8; 8] = [253, 8, b'T', b'W', b'N', b'G', 3, 2];
 

@@ -70,10 +70,10 @@ fn keys() -> Vec<Key<Listener>> {
             "Which end remembers a closed connection")
             .note("negotiate needs weir at both ends: clients without it are served as ever."),
         Key::new("holder", field!(Listener, holder), word(),
-            "Which end timewait = negotiate has remember a connection, whichever end closes first"),
+            "Which end remembers a connection, whichever closes first, with timewait = negotiate"),
         Key::new("per_socket", field!(Listener, per_socket), flag(),
             "Let applications have single sockets negotiate their TIME-WAIT or not, by setsockopt()")
-            .note("In the whole network namespace, where one listener or destination has it. It makes every setsockopt() of the machine 0.24 µs longer. docs/timewait.md says how they ask."),
+            .note("In the whole network namespace, where one listener or destination has it. It makes every setsockopt() of the machine 0.24 µs longer. docs/timewait-details.md says how they ask."),
         Key::new("reason", field!(Listener, reason), flag(),
             "Put a short text that says why into each RST (RFC 1122, 4.2.2.12)"),
         Key::new("mode", field!(Listener, mode), word(),

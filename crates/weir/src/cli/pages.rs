@@ -197,7 +197,7 @@ const OF_ONE_COMMAND: [(&str, &str); 9] = [
     ("docs/start.md", "protect"),
 ];
 /// Pages and the flags of theirs that another command or program has.
-const OF_OTHERS: [(&str, &[&str]); 17] = [
+const OF_OTHERS: [(&str, &[&str]); 16] = [
     // `weir status` is beside each.
     ("docs/proxy.md", &["--json"]),
     ("docs/shape.md", &["--json"]),
@@ -224,7 +224,6 @@ const OF_OTHERS: [(&str, &[&str]); 17] = [
     // haproxy.
     ("docs/queue.md", &["-sf"]),
     // weir-lab, and other load generators.
-    ("docs/timewait.md", &["--ways"]),
     (
         "docs/test-it.md",
         &[

@@ -16,7 +16,7 @@ use crate::common::{
 };
 use crate::negotiate::{Ends, figure_there, listener, rule};
 
-/// Phases of the option of negotiation, and its holder as the sender of a segment sees it: docs/timewait.md.
+/// Phases of the option of negotiation, and its holder as the sender of a segment sees it: docs/timewait-details.md.
 const OFFER: u8 = 1;
 const AGREED: u8 = 3;
 const WILL_HOLD: u8 = 4;
