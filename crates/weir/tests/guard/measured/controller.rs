@@ -210,7 +210,7 @@ fn overload_is_held_at_the_target_and_the_limit_goes_with_it() {
             over.refused
         );
         // The test machine is shared, so it is the median that is held to the bound for the 99th percentile;
-        // docs/controller.md names the measurement of that.
+        // experiments/vtfm01 has the measurement of that.
         let median = quantile(&mut over.served, 0.5);
         assert!(median <= 2 * TARGET + SERVICE, "{median:?}");
         let refused = bed.counter(0, "syn_reset_held");

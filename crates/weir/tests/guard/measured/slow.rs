@@ -12,7 +12,7 @@ use crate::common::{Bed, PATIENCE, PORT, listen, within};
 /// Of what the server accepts: what the high class asks for, and all together.
 const GOLD: f64 = 0.3;
 const ALL: f64 = 2.0;
-/// Accepts until the controller has converged, beside a second: docs/controller.md.
+/// Accepts until the controller has converged, beside a second: experiments/vtfm01/controller.md.
 const CONVERGES_ACCEPTS: f64 = 100.0;
 /// Of the high class, so much may be refused.
 const REFUSED: f64 = 0.03;
