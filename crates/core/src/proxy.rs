@@ -130,7 +130,7 @@ pub struct Proxy {
     pub queue_limit: u32,
     /// How long a client waits at most.
     pub queue_timeout: Duration,
-    /// A client that ends its half of the connection while it waits has gone: see `docs/proxy.md`.
+    /// A client that ends its half of the connection while it waits has gone: see `docs/proxy-connections.md`.
     pub abort_on_close: bool,
     /// Classes of clients, in any order: waiting clients are served by the priority of their class.
     pub classes: Vec<Class>,

@@ -197,9 +197,8 @@ const OF_ONE_COMMAND: [(&str, &str); 9] = [
     ("docs/start.md", "protect"),
 ];
 /// Pages and the flags of theirs that another command or program has.
-const OF_OTHERS: [(&str, &[&str]); 16] = [
-    // `weir status` is beside each.
-    ("docs/proxy.md", &["--json"]),
+const OF_OTHERS: [(&str, &[&str]); 15] = [
+    // `weir shape show` is beside it.
     ("docs/shape.md", &["--json"]),
     // `weir model` is beside `weir trace`, and tcpdump has `-i`.
     ("docs/trace.md", &["--loss", "--syn-loss", "-i"]),
