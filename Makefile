@@ -72,6 +72,11 @@ lint: ## formatting, lints and warnings of Rust, BPF C and shell; dependencies a
 	@scripts/setup build lint
 	@scripts/lint
 
+.PHONY: docs
+docs: ## the pages of docs and experiments as a site with a search, in target/book
+	@scripts/setup docs
+	@scripts/pages book
+
 .PHONY: fmt
 fmt: ## format the Rust sources
 	cargo fmt --all
