@@ -474,25 +474,33 @@ static __always_inline struct quic_state *state_of(const struct quic_server *ser
 	return bpf_map_lookup_elem(&states, server);
 }
 
-/* The socket that the datagram is for, and how full it is. 0: there is none, or one that is connected. */
-static __always_inline u64 socket_of(struct __sk_buff *skb, struct datagram *d, u32 *buffer, u32 *limit)
+/* The inode of a socket. Not from its pointer at once: that may be NULL. */
+static __always_inline u32 inode_of(const struct sock *socket)
+{
+	const struct socket_alloc *alloc = bpf_rdonly_cast((void *)socket->sk_socket, bpf_core_type_id_kernel(struct socket_alloc));
+
+	return alloc->vfs_inode.i_ino;
+}
+
+/* Finds the socket that the datagram is for, and how full it is. False: there is none, or one that is connected. */
+static __always_inline bool socket_of(struct __sk_buff *skb, struct datagram *d, struct quic_server *server, u32 *buffer, u32 *limit)
 {
 	u32 size = d->v6 ? sizeof(d->tuple.ipv6) : sizeof(d->tuple.ipv4);
 	struct bpf_sock *sk = bpf_sk_lookup_udp(skb, &d->tuple, size, BPF_F_CURRENT_NETNS, 0);
 	const struct sock *socket;
-	u64 address = 0;
 
 	if (!sk)
-		return 0;
+		return false;
 	socket = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock));
 	/* UDP has two states: this one is of sockets without a peer. */
 	if (socket->__sk_common.skc_state == TCP_CLOSE) {
 		*buffer = *(volatile int *)&socket->sk_backlog.rmem_alloc.counter;
 		*limit = *(volatile int *)&socket->sk_rcvbuf;
-		address = (u64)socket;
+		server->socket = (u64)socket;
+		server->inode = inode_of(socket);
 	}
 	bpf_sk_release(sk);
-	return address;
+	return server->socket;
 }
 
 /* The pair of slots of its client. NULL is for the verifier. */
@@ -588,8 +596,7 @@ __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, st
 		return PASS;
 	priority = class_in(policy, d);
 	attempt.server.counters = policy->counters;
-	attempt.server.socket = socket_of(skb, d, &buffer, &limit);
-	if (!attempt.server.socket)
+	if (!socket_of(skb, d, &attempt.server, &buffer, &limit))
 		return passed(policy, d, VERDICT_quic_unheard);
 	state = state_of(&attempt.server, d->now);
 	/* What IPsec protects leaves as something else: its answer would not be seen. */

@@ -94,11 +94,11 @@ struct quic_place {
 };
 _Static_assert(sizeof(struct quic_place) == 32, "a hash key has no holes");
 
-/* A server's socket, of one listener. */
+/* A server's socket, of one listener. The next one at its address has another inode. */
 struct quic_server {
 	__u64 socket;		/* its kernel address */
 	__u32 counters;		/* index of the listener's counters */
-	__u32 pad;
+	__u32 inode;
 };
 _Static_assert(sizeof(struct quic_server) == 16, "a hash key has no holes");
 

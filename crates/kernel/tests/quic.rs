@@ -384,6 +384,27 @@ fn a_flood_of_refused_attempts_makes_none_forgotten_that_was_let_in() {
     assert_eq!(world.count(QuicVerdict::QuicAnswered), 1);
 }
 
+/// The kernel gives the memory of a socket that is closed to the next one.
+#[test]
+fn a_server_that_starts_again_inherits_nothing() {
+    const STARTS: usize = 4000;
+    if !as_root() {
+        return;
+    }
+    let World { quic, socket } = World::new(|listener| listener.room = 1.0);
+    drop(socket);
+    for n in 0..STARTS {
+        let _socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
+        let attempt = frame(false, &initial(&[1; 8], &(n as u32).to_be_bytes(), 1200));
+        assert_eq!(quic.judge_in(&attempt).unwrap().action, PASS);
+    }
+    let pending: Vec<u32> = quic.sockets().unwrap()["h3"]
+        .iter()
+        .map(|socket| socket.pending)
+        .collect();
+    assert_eq!(pending, [1; STARTS]);
+}
+
 #[test]
 fn in_observe_mode_all_pass_and_are_counted() {
     if !as_root() {

@@ -97,6 +97,22 @@ impl Elsewhere {
             if !(matches!(end, End::Failed(_)) && before.is_on()) {
                 *before = end;
             }
+            self.leave_half(place);
+        }
+    }
+
+    /// Takes the way in off where there is no way out: none of its attempts would be seen answered.
+    fn leave_half(&mut self, (namespace, ifindex): Place) {
+        let ends = self.interfaces.get_mut(&(namespace, ifindex));
+        let Some([End::Failed(_), enter @ End::On(_)]) = ends else {
+            return;
+        };
+        if let (End::On(link), Some(attacher)) = (std::mem::take(enter), &self.attacher) {
+            attacher.close(Left {
+                namespace,
+                ifindex,
+                link,
+            });
         }
     }
 

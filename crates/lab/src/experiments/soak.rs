@@ -256,7 +256,9 @@ impl Experiment for Soak {
         ]);
         if let Some(full) = full.filter(|full| *full < kib.len()) {
             let growth = growth_from(full, &kib);
-            sample.metrics.insert("weir_kib_growth_when_full".into(), growth);
+            sample
+                .metrics
+                .insert("weir_kib_growth_when_full".into(), growth);
         }
         if served.len() - half >= CYCLES_TO_JUDGE {
             let still = still_served(&served[half..]);
