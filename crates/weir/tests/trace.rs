@@ -1,5 +1,5 @@
 //! `weir trace` on captures of the kernel's own TCP across a link that loses packets, beside judges that nobody here
-//! wrote: the kernel's counters, tshark and tcptrace. docs/trace.md explains where they differ.
+//! wrote: the kernel's counters, tshark and tcptrace. experiments/judges/trace.md explains where they differ.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
