@@ -1,7 +1,7 @@
 //! One weir for a machine with many network namespaces: what it holds and uses, and how soon each is guarded.
 //!
 //! Each namespace is one of a process, as a container's is, without a name. The limits here hold for a debug build on two
-//! busy CPUs; docs/containers.md has what a release build does.
+//! busy CPUs; experiments/namespaces has what a release build does.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
