@@ -2,7 +2,7 @@
 //!
 //! The list says what is refused, and all else is let by: a new version of libc, libbpf or tokio may make calls that
 //! nobody has thought of, and a guard or a proxy that fails in the middle of its work is worse than one that could call
-//! what it never calls. A refused call fails with EPERM and ends nothing. docs/threat-model.md has the reasons.
+//! what it never calls. A refused call fails with EPERM and ends nothing. docs/rights.md has the reasons.
 
 use std::io;
 

@@ -1,5 +1,5 @@
 //! What a service gives up once it runs: rights that its settings do not need, and system calls that it never makes
-//! (docs/threat-model.md). A process that cannot give something up goes on, and says so.
+//! (docs/rights.md). A process that cannot give something up goes on, and says so.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
