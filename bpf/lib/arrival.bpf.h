@@ -23,8 +23,8 @@
  *
  * What is kept per CPU over a call (destinations, option_walks, header_buffers; segments and headers_copies of
  * timewait) is for one packet at a time: these programs run in softirqs, of which a CPU handles one at a time. On
- * PREEMPT_RT, where tasks may preempt a softirq, a per-CPU lock sees to that; docs/limits.md has the kernels without it. No
- * program sends a packet that comes in again before it ends: a redirected one is queued (netif_rx()).
+ * PREEMPT_RT, where tasks may preempt a softirq, a per-CPU lock sees to that; docs/limits-details.md has the kernels
+ * without it. No program sends a packet that comes in again before it ends: a redirected one is queued (netif_rx()).
  */
 #ifndef WEIR_ARRIVAL_BPF_H
 #define WEIR_ARRIVAL_BPF_H

@@ -35,7 +35,7 @@
  * held back for each other CPU that let SYNs in within CLAIM_RECENT_NS: uncounted().
  * Receive steering sends all packets of a connection to one CPU.
  *
- * By how much it can be wrong: docs/limits.md, "A full listen queue".
+ * By how much it can be wrong: docs/limits-details.md.
  *
  * Delivery is only looked into when claims stand between a SYN and a place:
  * far from the limit a SYN costs one atomic addition, or two where a claim has no

@@ -11,7 +11,7 @@
  * order, and stores, as x86-64 does, and each thread has its claims for itself.
  *
  * Exit code 0: there were never more connections than places, but for those that
- * docs/limits.md allows, and in the end each place was given away. 1: not so.
+ * docs/limits-details.md allows, and in the end each place was given away. 1: not so.
  */
 #include <pthread.h>
 #include <sched.h>
