@@ -10,7 +10,7 @@ use crate::shape::{Classifier, qdisc};
 use crate::splice::Splice;
 use crate::timewait::TimeWait;
 
-/// What they are built on is in Linux from 6.6 on; docs/kernels.md has the kernels whose verifier took them.
+/// What they are built on is in Linux from 6.6 on; experiments/kernels has those whose verifier took them.
 const FROM_6_6: &str = "6.6; tried on 6.12, 6.18 and 7.3";
 
 /// One as good as any other: the program is the same.
