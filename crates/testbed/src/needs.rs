@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::netns::{self, Netns};
+use crate::pages;
 
 /// Folders in which Debian and go.dev put programs that are not in every user's PATH. Go's comes before
 /// PATH, because Debian's Go may be too old.
@@ -41,6 +42,21 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = path();
     let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(name));
     candidates.find(|candidate| Path::is_file(candidate))
+}
+
+/// The root of the Debian 13 that `scripts/quic-system` makes, with programs that speak HTTP/3; says so if it is not there,
+/// or without root, which alone can run programs in it.
+pub fn debian_13() -> Option<PathBuf> {
+    if !root("a program of Debian 13") {
+        return None;
+    }
+    let folder = pages::root().unwrap_or_default().join("out/systems/trixie");
+    // It is written when all is installed.
+    if folder.join("quic-packages").is_file() {
+        return Some(folder.join("root"));
+    }
+    skip("there is no Debian 13 in out/systems: scripts/setup test makes it");
+    None
 }
 
 /// Chromium by one of its names, as `scripts/setup` looks for it.

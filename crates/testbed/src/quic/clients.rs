@@ -110,6 +110,12 @@ impl Clients {
         Ok(stream)
     }
 
+    /// Whether the connection has not ended. Where the server ends it as soon as it is connected, [`News::Ended`] follows
+    /// [`News::Connected`] in one turn.
+    pub(super) fn is_open(&mut self, key: Key) -> bool {
+        self.table.connection(key).is_some()
+    }
+
     /// Waits no longer for an answer.
     pub(super) fn forget(&mut self, key: Key, request: StreamId) {
         self.answers.remove(&(key, request));

@@ -209,7 +209,10 @@ impl<'a> Run<'a> {
             News::Connected => {
                 self.result.connected.push(after);
                 match self.crowd.request {
-                    Some(_) => drop(self.clients.ask(now, key, true)?),
+                    Some(_) if self.clients.is_open(key) => {
+                        self.clients.ask(now, key, true)?;
+                    }
+                    Some(_) => {}
                     None => self.done(now, key),
                 }
             }

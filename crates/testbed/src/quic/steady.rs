@@ -58,8 +58,8 @@ struct Member {
 }
 
 impl Steady {
-    /// Establishes them from this namespace, calls `ready`, and has them ask until `stop` is set. Requests that wait
-    /// then are waited for.
+    /// Establishes them from this namespace, calls `ready`, and has them ask until `stop` is set or all have ended.
+    /// Requests that wait then are waited for.
     ///
     /// # Errors
     /// One cannot be established within 10 s. A signal came.
@@ -131,7 +131,7 @@ impl Run<'_> {
     fn run(mut self, stop: &AtomicBool) -> Result<SteadyResult> {
         loop {
             interrupt::check()?;
-            let is_over = stop.load(Ordering::Relaxed);
+            let is_over = stop.load(Ordering::Relaxed) || self.members.is_empty();
             self.give_up();
             if is_over && self.waiting.is_empty() {
                 break;
