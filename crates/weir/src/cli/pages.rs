@@ -216,9 +216,12 @@ const OF_OTHERS: [(&str, &[&str]); 15] = [
     ("docs/operating.md", &["-m", "--syn"]),
     // tcpdump.
     ("CHANGELOG.md", &["-i"]),
-    // docker, and uvicorn.
+    // docker, uvicorn, and curl.
     ("docs/packages.md", &["--ulimit"]),
-    ("docs/recipes.md", &["--network", "--limit-concurrency"]),
+    (
+        "docs/recipes.md",
+        &["--network", "--limit-concurrency", "--http3-only"],
+    ),
     ("docs/tuning.md", &["--limit-concurrency"]),
     // haproxy.
     ("docs/queue.md", &["-sf"]),

@@ -1,6 +1,7 @@
 //! Runs each recipe of docs/recipes.md from the text of the page, with the real server.
 
 mod containers;
+mod http3;
 mod pools;
 mod proxies;
 mod servers;
