@@ -114,6 +114,7 @@ fn larger_buffer(rmem_max: Option<u32>, server: Option<&str>) -> String {
     let its = match server {
         Some("nginx") => "`listen 443 quic rcvbuf=1m;` in nginx",
         Some("haproxy") => "`tune.rcvbuf.frontend 1048576` in the global section of HAProxy",
+        Some("caddy") => return format!("{first}restart caddy: it asks for 7 MiB by itself"),
         _ => {
             "have the server ask for more (nginx: `listen 443 quic rcvbuf=1m;`, HAProxy: `tune.rcvbuf.frontend`; quic-go asks by \
              itself), or raise net.core.rmem_default"
@@ -234,6 +235,7 @@ mod tests {
                 .hint
         };
         assert!(small(Some("haproxy")).starts_with("`tune.rcvbuf.frontend"));
+        assert!(small(Some("caddy")).starts_with("restart caddy"));
         assert!(small(None).contains("rmem_default"));
         assert_eq!(small_receive_buffer(1 << 20, None, None), None);
         let unknown = Udp {
