@@ -10,7 +10,7 @@ use weir_testbed::needs;
 use weir_testbed::netns::Netns;
 use weir_testbed::quic::{Outcome, QuicServer, QuicServerKind, Request, Steady, attempt, crowd};
 use weir_testbed::sockets::within;
-use weir_testbed::wait::{PATIENCE, Stops};
+use weir_testbed::wait::{PATIENCE, Stops, until};
 
 const LOOPBACK: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
 const AT_ONCE: QuicServerKind = QuicServerKind::QueuesInside {
@@ -168,6 +168,34 @@ fn steady_connections_are_asked_beside_a_crowd() {
     assert!(result.requests >= 5, "{result:?}");
     assert_eq!(result.in_time, result.requests, "{result:?}");
     assert_eq!(server.accepted(), 15);
+}
+
+#[test]
+fn steady_connections_need_no_stop_once_all_have_ended() {
+    let Some(netns) = needs::namespace("quic") else {
+        return;
+    };
+    let server = start(&netns, LOOPBACK, AT_ONCE);
+    let steady = Steady {
+        to: server.address(),
+        connections: 3,
+        every: Duration::from_millis(50),
+        late_after: PATIENCE,
+        lost_after: PATIENCE,
+        request: Request::echo(b"still there"),
+    };
+    let never = AtomicBool::new(false);
+    let result = std::thread::scope(|scope| {
+        let stops = Stops(&never);
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let thread = scope.spawn(|| steady.run(&netns, &never, move || ready.send(()).unwrap()));
+        is_ready.recv_timeout(PATIENCE).unwrap();
+        drop(server);
+        until("they have ended", || thread.is_finished().then_some(()));
+        drop(stops);
+        thread.join().unwrap().unwrap()
+    });
+    assert_eq!(result.ended, 3, "{result:?}");
 }
 
 /// Answers each Initial with a Version Negotiation packet that offers a reserved version only (RFC 9000, 6.3, 17.2.1).
