@@ -649,7 +649,8 @@ __noinline int goes_on(struct quic_slot *attempt, struct datagram *d)
 	turn = *(volatile u64 *)&attempt->turn;
 	if (quic_turn_fate(turn) == QUIC_UNDER_WAY && (s64)(d->now - attempt->at_ns) > (s64)REPEATED_NS)
 		quic_slot_turn(attempt, d->flow, turn, QUIC_LATE);
-	if (quic_turn_fate(turn) != QUIC_RETRIED)
+	/* Its hello may have more datagrams, for each of which the server may send a Retry. The client goes by the first one. */
+	if (quic_turn_fate(turn) != QUIC_RETRIED || d->to_hash != attempt->server_id)
 		return PASS;
 	/* The server has asked it for its address, and now it is to be answered. */
 	again.server = attempt->server;

@@ -519,6 +519,40 @@ fn an_answer_is_seen_when_it_leaves() {
     assert!(world.quic.sockets().unwrap()["h3"][0].service.is_some());
 }
 
+/// A hello of two datagrams has two Retries, and the client goes by the first one (RFC 9000, Section 17.2.5.2).
+#[test]
+fn a_client_whom_the_server_sends_two_retries_is_judged_once() {
+    if !as_root() {
+        return;
+    }
+    let world = World::new(|_| {});
+    let send = |to: &[u8]| {
+        let sent = frame(false, &initial(to, &[2; 4], 1200));
+        assert_eq!(world.quic.judge_in(&sent).unwrap().action, PASS);
+    };
+    let answer = |flags: u8, from: &[u8]| {
+        let mut packet = initial(&[2; 4], from, 1200);
+        packet[0] = flags;
+        world
+            .quic
+            .judge_out(&framed(false, PORT, CLIENT, &packet))
+            .unwrap();
+        world.quic.sockets().unwrap()["h3"][0].pending
+    };
+    const RETRY: u8 = 0xf0;
+    const INITIAL: u8 = 0xc0;
+    send(&[1; 8]);
+    assert_eq!(answer(RETRY, &[7; 8]), 0);
+    send(&[1; 8]);
+    assert_eq!(answer(RETRY, &[8; 8]), 0);
+    send(&[7; 8]);
+    send(&[7; 8]);
+    assert_eq!(world.quic.sockets().unwrap()["h3"][0].pending, 1);
+    assert_eq!(answer(INITIAL, &[7; 8]), 0);
+    assert_eq!(world.count(QuicVerdict::QuicAdmitted), 1);
+    assert_eq!(world.count(QuicVerdict::QuicAnswered), 1);
+}
+
 /// Chromium's clients have no ID of their own, and a port is used again.
 #[test]
 fn a_client_without_an_id_is_judged_again_when_it_begins_again() {
