@@ -49,5 +49,8 @@ pub use quic::{Quic, QuicSocket};
 pub use residence::Residence;
 pub use shape::{Shape, ShapeQueue};
 pub use status::{Interface, Status};
-pub use suggestion::{Profile, RefusedSource, ShareOver, SuggestedKey, Suggestion, Suggestions};
+pub use suggestion::{
+    Profile, QuicProfile, QuicSuggestion, RefusedSource, ShareOver, SuggestedKey, Suggestion,
+    Suggestions,
+};
 pub use workload::Workload;

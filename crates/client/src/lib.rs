@@ -35,8 +35,9 @@ pub use weir_api::{
     Backend, CacheMemory, Cause, Class, ClassSettings, ClassStatistics, Connections, Controller,
     Decision, Done, Episode, Event, Events, Interface, KeptRefusal, LastReload, Listener,
     ListenerStatistics, Problem, Process, Profile, Proxy, ProxyName, ProxyQueue, ProxyThread,
-    Refusal, RefusedMinute, RefusedSource, Reload, ShareOver, Socket, SourceNetwork, Statistics,
-    Status, SuggestedKey, Suggestion, Suggestions, TimeRange, Times, TopSource, TopSources, Why,
+    QuicProfile, QuicSuggestion, Refusal, RefusedMinute, RefusedSource, Reload, ShareOver, Socket,
+    SourceNetwork, Statistics, Status, SuggestedKey, Suggestion, Suggestions, TimeRange, Times,
+    TopSource, TopSources, Why,
 };
 
 /// Where weir has its sockets unless it is told otherwise (`--runtime-dir`).

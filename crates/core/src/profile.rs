@@ -6,6 +6,8 @@
 //!
 //! Times are of any clock that does not go back, from any beginning.
 
+pub mod quic;
+
 use std::time::Duration;
 
 use hdrhistogram::{Counter, Histogram};

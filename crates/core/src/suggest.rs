@@ -14,6 +14,8 @@
 //!
 //! More load never gives a smaller backlog, until the queue stays full, and a slower server never a shorter target_wait.
 
+pub mod quic;
+
 use std::time::Duration;
 
 use crate::listener::{Admit, Listener, Mode};
@@ -94,7 +96,7 @@ impl Backlog {
 pub enum TargetWait {
     /// No connection was seen to wait.
     NothingWaited,
-    /// The server, which accepts so many a second while it is busy, needs no more than the target in force.
+    /// The server, which accepts (of QUIC: answers) so many a second while it is busy, needs no more than the target in force.
     Enough(f64),
     /// The server is slow: so many a second.
     Slow(f64),
@@ -111,10 +113,9 @@ pub struct Limited {
     pub rate: f64,
 }
 
-/// What is missing before this profile is enough; `None`: it is. `least`: the time to have looked at least.
-pub fn missing(profile: &Profile, least: Duration) -> Option<Missing> {
-    let looked = profile.looked();
-    let connections = profile.connections();
+/// What is missing before a profile of such a time and of so many connections is enough; `None`: it is. `least`: the time to
+/// have looked at least.
+pub fn missing(looked: Duration, connections: u64, least: Duration) -> Option<Missing> {
     if looked < least {
         return Some(Missing::Time(least - looked));
     }
@@ -254,7 +255,10 @@ mod tests {
     fn it_asks_for_time_and_then_for_connections() {
         let mut watch = Watch::new();
         seconds(&mut watch, 10, (5, 0), 0, 0);
-        let missing = |watch: &Watch, least| missing(&watch.profile, Duration::from_secs(least));
+        let missing = |watch: &Watch, least| {
+            let (looked, connections) = (watch.profile.looked(), watch.profile.connections());
+            missing(looked, connections, Duration::from_secs(least))
+        };
         assert_eq!(
             missing(&watch, 60),
             Some(Missing::Time(Duration::from_secs(50)))

@@ -23,13 +23,14 @@ pub fn run(runtime_dir: &Path, args: &Suggest) -> Result<()> {
     if args.json {
         print_json(&suggestions)?;
     }
-    let failures = suggestions.listeners.iter().map(|one| {
-        let missing = one.missing.as_ref()?;
+    let listeners = suggestions.listeners.iter();
+    let listeners = listeners.map(|one| (&one.listener, &one.missing));
+    let quic = suggestions.quic.iter();
+    let quic = quic.map(|one| (&one.listener, &one.missing));
+    let failures = listeners.chain(quic).map(|(name, missing)| {
+        let missing = missing.as_ref()?;
         let hint = "`weir suggest --least 1m` suggests from less";
-        Some(Failure::failed(
-            format!("{}: {missing}", one.listener),
-            hint,
-        ))
+        Some(Failure::failed(format!("{name}: {missing}"), hint))
     });
     match failures.collect::<Option<Vec<Failure>>>() {
         // Nothing at all is suggested.
@@ -53,7 +54,7 @@ fn changed(file: &Path, suggestions: &Suggestions) -> Result<String> {
     }
     let config = source.parse()?;
     let changed = file::changed(&source.text, &config, suggestions).map_err(|unfit| {
-        let hint = "write each listener as a table that begins with [[listener]]";
+        let hint = "write each as a table of its own, which begins with [[listener]] or [[quic]]";
         Failure::usage(format!("cannot change {}: {unfit}", file.display()), hint)
     })?;
     let name = format!("{} with what is suggested", file.display());
@@ -64,7 +65,7 @@ fn changed(file: &Path, suggestions: &Suggestions) -> Result<String> {
 
 fn no_listener() -> Failure {
     Failure::failed(
-        "weir guards no [[listener]] in its own network namespace, and suggests nothing for other namespaces and for [[quic]]",
+        "weir guards nothing in its own network namespace, and suggests nothing for others",
         "`weir protect PORT --observe` guards one, and only counts",
     )
 }
@@ -74,15 +75,25 @@ fn text(suggestions: &Suggestions) -> String {
     let mut text = comment(
         "weir suggests, from what it has seen. Read the reasons, change what you know better, then `weir check` and `weir reload`.",
     );
-    for one in &suggestions.listeners {
-        text.push('\n');
-        text += &match &one.missing {
-            Some(missing) => comment(&format!("{} ({}): {missing}.", one.listener, one.address)),
-            None => one.toml.clone(),
-        };
-    }
     let mut unknown: Vec<&String> = Vec::new();
-    for sentence in suggestions.listeners.iter().flat_map(|one| &one.unknown) {
+    let listeners = suggestions.listeners.iter();
+    let listeners = listeners.map(|one| {
+        let (name, address) = (&one.listener, &one.address);
+        part(name, address, one.missing.as_ref(), &one.toml)
+    });
+    let quic = suggestions.quic.iter();
+    let quic = quic.map(|one| {
+        let (name, address) = (&one.listener, &one.address);
+        let mut text = part(name, address, one.missing.as_ref(), &one.toml);
+        if !one.tcp_toml.is_empty() {
+            text += &format!("\n{}", one.tcp_toml);
+        }
+        text
+    });
+    text.extend(listeners.chain(quic));
+    let quic = suggestions.quic.iter().flat_map(|one| &one.unknown);
+    let listeners = suggestions.listeners.iter().flat_map(|one| &one.unknown);
+    for sentence in listeners.chain(quic) {
         if !unknown.contains(&sentence) {
             unknown.push(sentence);
         }
@@ -92,4 +103,12 @@ fn text(suggestions: &Suggestions) -> String {
         text += &comment(&format!("- {sentence}"));
     }
     text
+}
+
+/// The table of one, or what is missing for it.
+fn part(name: &str, address: &str, missing: Option<&String>, toml: &str) -> String {
+    match missing {
+        Some(missing) => format!("\n{}", comment(&format!("{name} ({address}): {missing}."))),
+        None => format!("\n{toml}"),
+    }
 }

@@ -33,7 +33,7 @@ use crate::daemon::events::{Events, class_changed, sight};
 use crate::daemon::filters::FilterWatch;
 use crate::daemon::frame::Frame;
 use crate::daemon::overload::{OverloadLog, Total};
-use crate::daemon::profiles::{self, Profiles};
+use crate::daemon::profiles::{self, Beside, Profiles};
 use crate::daemon::proxies;
 use crate::daemon::quic::QuicGuard;
 use crate::daemon::refusals::Refusals;
@@ -54,7 +54,8 @@ use crate::host::environment;
 use crate::host::filters::Filters;
 use crate::host::ipvs::{self, ServiceWatch};
 use crate::host::links::{self, Link, LinkWatch};
-use crate::host::privileges::{self, Beside};
+use crate::host::privileges;
+use crate::host::udp;
 use crate::ipc::control::{self, Claim, Client, ControlSocket, namespace};
 use crate::ipc::dashboard::{Others, Token};
 use crate::ipc::endpoints::Endpoints;
@@ -251,8 +252,8 @@ impl Daemon {
     /// The loop cannot wait (the guard is off then too).
     pub fn guard(mut self) -> Result<Totals> {
         privileges::refuse_calls(match self.elsewhere {
-            true => Beside::Namespaces,
-            false => Beside::Bpf,
+            true => privileges::Beside::Namespaces,
+            false => privileges::Beside::Bpf,
         });
         self.frame.run(&mut self.service)?;
         self.service.look_now(Instant::now());
@@ -508,6 +509,7 @@ impl<B: Backend> GuardService<B> {
         }
         self.profiles
             .take(self.session.asked(), own, &self.refusals);
+        self.profiles.take_quic(self.quic.list(), &glances.quic);
         self.follow_sight(own, now);
     }
 
@@ -584,7 +586,17 @@ impl<B: Backend> GuardService<B> {
     fn suggestions(&mut self, least_s: Option<u64>, now: Instant) -> Result<Suggestions> {
         self.look_now(now);
         let least = profiles::least(least_s);
-        let mut suggestions = self.profiles.suggestions(least, &self.refusals);
+        let servers = match self.profiles.has_quic() {
+            // They are named where they are known.
+            true => udp::servers(udp::sockets().unwrap_or_default()).0,
+            false => Vec::new(),
+        };
+        let beside = Beside {
+            listeners: self.session.asked().collect(),
+            rmem_max: environment::sysctl("net/core/rmem_max"),
+            servers,
+        };
+        let mut suggestions = self.profiles.suggestions(least, &self.refusals, &beside);
         for listener in self.listeners()? {
             let mut all = suggestions.listeners.iter_mut();
             let its = all.find(|one| one.listener == listener.name);

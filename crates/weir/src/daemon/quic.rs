@@ -38,6 +38,8 @@ pub struct QuicGlance {
     pub fullest: f64,
     /// Whether the wait has stood over the target, at some socket.
     pub waits_too_long: bool,
+    /// The sockets to which attempts have come of late.
+    pub sockets: Vec<QuicSocket>,
 }
 
 impl QuicGlance {
@@ -52,6 +54,7 @@ impl QuicGlance {
             wait: sockets.iter().filter_map(|socket| socket.wait).max(),
             fullest: sockets.iter().map(QuicSocket::fullness).fold(0.0, f64::max),
             waits_too_long: sockets.iter().any(over),
+            sockets: sockets.to_vec(),
         }
     }
 }

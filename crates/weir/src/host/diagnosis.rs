@@ -18,7 +18,7 @@ pub use finding::{Finding, Object, State, fold};
 use finding::{finding, finding_about};
 use queues::{full_queue, long_queue};
 pub use socket::{Guarded, Passage, Queue, Socket};
-pub use udp::{Beside, Udp, small_receive_buffer};
+pub use udp::{Beside, Udp, larger_receive_buffer, small_receive_buffer};
 
 /// What was seen on this machine; `None` is what could not be read.
 #[derive(Debug, Clone, PartialEq)]

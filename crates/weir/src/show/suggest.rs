@@ -1,6 +1,7 @@
 //! Suggested settings in sentences, and as a table of the config file with the sentences as comments.
 
 pub mod file;
+pub mod quic;
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -35,14 +36,10 @@ pub fn suggestion(asked: &Listener, profile: &Profile, least: Duration) -> Sugge
         profile: figures(asked, profile, &decided.over),
         ..Suggestion::default()
     };
-    if let Some(missing) = suggest::missing(profile, least) {
-        suggestion.missing = Some(missing_text(profile, missing));
-        suggestion.missing_s = match missing {
-            Missing::Time(time) | Missing::Connections(Some(time)) => {
-                Some(time.as_secs_f64().ceil() as u64)
-            }
-            Missing::Connections(None) => None,
-        };
+    let (looked, connections) = (profile.looked(), profile.connections());
+    if let Some(missing) = suggest::missing(looked, connections, least) {
+        suggestion.missing = Some(missing_text(looked, connections, "connection", missing));
+        suggestion.missing_s = missing_s(missing);
         return suggestion;
     }
     suggestion.keys = keys(asked, profile, &decided);
@@ -114,9 +111,10 @@ impl Refused {
     }
 }
 
-fn missing_text(profile: &Profile, missing: Missing) -> String {
-    let looked = about_duration(profile.looked());
-    let some = count(profile.connections() as usize, "connection");
+/// `thing`: what has come so many times.
+fn missing_text(looked: Duration, came: u64, thing: &str, missing: Missing) -> String {
+    let looked = about_duration(looked);
+    let some = count(came as usize, thing);
     match missing {
         Missing::Time(time) => {
             let time = about_duration(time);
@@ -126,23 +124,35 @@ fn missing_text(profile: &Profile, missing: Missing) -> String {
             "only {some} came in {looked}, and {LEAST_CONNECTIONS} say something: let it look for about {} more",
             about_duration(time)
         ),
-        Missing::Connections(None) => format!("no connection came in {looked}"),
+        Missing::Connections(None) => format!("no {thing} came in {looked}"),
+    }
+}
+
+fn missing_s(missing: Missing) -> Option<u64> {
+    match missing {
+        Missing::Time(time) | Missing::Connections(Some(time)) => {
+            Some(time.as_secs_f64().ceil() as u64)
+        }
+        Missing::Connections(None) => None,
+    }
+}
+
+/// A key that was looked into.
+fn key<T: Table>(name: &str, asked: &T, suggested: &T, reason: String) -> SuggestedKey {
+    let mut all = T::keys().iter();
+    let key = all.find(|key| key.name == name).expect("it is a key");
+    SuggestedKey {
+        key: name.to_owned(),
+        now: key.show(asked).to_string(),
+        value: key.show(suggested).to_string(),
+        reason,
     }
 }
 
 fn keys(asked: &Listener, profile: &Profile, decided: &suggest::Suggestion) -> Vec<SuggestedKey> {
     let suggested = &decided.listener;
     let mut keys = Vec::new();
-    let mut add = |name: &str, reason: String| {
-        let mut all = Listener::keys().iter();
-        let key = all.find(|key| key.name == name).expect("it is a key");
-        keys.push(SuggestedKey {
-            key: name.to_owned(),
-            now: key.show(asked).to_string(),
-            value: key.show(suggested).to_string(),
-            reason,
-        });
-    };
+    let mut add = |name, reason| keys.push(key(name, asked, suggested, reason));
     if asked.admit == Admit::Wait {
         add("target_wait", target_reason(asked, profile, decided));
         if suggested.interval != asked.interval {
@@ -296,17 +306,30 @@ fn unknown(asked: &Listener) -> Vec<String> {
     unknown
 }
 
-/// The table of the config file: the keys that are not at their defaults, and those that were looked into with their reasons.
 fn toml(decided: &suggest::Suggestion, profile: &Profile, suggestion: &Suggestion) -> String {
     let listener = &decided.listener;
-    let blank = Listener::blank();
-    let mut text = comment(&head(listener, profile));
-    text += "[[listener]]\n";
-    for key in Listener::keys() {
-        let value = key.show(listener).to_string();
-        let suggested = suggestion.keys.iter().find(|s| s.key == key.name);
+    let head = head(listener, profile);
+    let mut text = table(&head, listener, &suggestion.keys, &suggestion.notes);
+    if let Some(limited) = &decided.class {
+        text += "\n";
+        text += &class(&listener.name, limited);
+    }
+    text
+}
+
+/// The table of the config file: the keys that are not at their defaults, and those that were looked into with their reasons.
+fn table<T: Table>(
+    head: &str,
+    suggested: &T,
+    looked_into: &[SuggestedKey],
+    notes: &[String],
+) -> String {
+    let blank = T::blank();
+    let mut text = comment(head) + &format!("[[{}]]\n", T::NAME);
+    for key in T::keys() {
+        let value = key.show(suggested).to_string();
         let is_given = ["name", "address"].contains(&key.name);
-        match suggested {
+        match looked_into.iter().find(|s| s.key == key.name) {
             Some(suggested) => {
                 text += "\n";
                 text += &comment(&suggested.reason);
@@ -319,13 +342,9 @@ fn toml(decided: &suggest::Suggestion, profile: &Profile, suggestion: &Suggestio
         }
         let _ = writeln!(text, "{} = {value}", key.name);
     }
-    for note in &suggestion.notes {
+    for note in notes {
         text += "\n";
         text += &comment(note);
-    }
-    if let Some(limited) = &decided.class {
-        text += "\n";
-        text += &class(&listener.name, limited);
     }
     text
 }

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use weir_client::{Event, TopSources, Why};
+use weir_client::{Event, Suggestions, TopSources, Why};
 use weir_testbed::netns::Netns;
 use weir_testbed::quic::{Outcome, QuicServer, QuicServerKind, attempt, crowd};
 
@@ -451,4 +451,96 @@ fn the_doctor_says_which_half_of_a_port_nothing_guards_and_whose_receive_buffer_
     drop(weir);
     let _weir = bed.protect(&PORT.to_string());
     assert_eq!(said(), [buffer, backlog]);
+}
+
+fn suggestions(bed: &Bed, least: &str) -> (Suggestions, i32) {
+    let output = bed.weir(&format!("suggest --json --least {least}"));
+    let suggestions = serde_json::from_slice(&output.stdout);
+    (
+        suggestions.unwrap_or_else(|e| panic!("{e}: {output:?}")),
+        output.status.code().unwrap(),
+    )
+}
+
+#[test]
+fn after_real_load_the_suggested_config_guards_both_halves_and_names_the_small_buffer() {
+    let Some(bed) = Bed::new() else { return };
+    let _weir = guarded(&bed, "mode = \"observe\"\n");
+    let path = bed.veth4();
+    let slow = QuicServerKind::QueuesInSocket {
+        service: Duration::from_millis(4),
+        receive_buffer_bytes: 100_000,
+    };
+    let server = QuicServer::start(bed.server(), path.at(PORT), slow).unwrap();
+    let (first, code) = suggestions(&bed, "10m");
+    let missing = first.quic[0].missing.as_deref().unwrap_or_default();
+    assert!(missing.starts_with("weir has looked for"), "{first:#?}");
+    assert_eq!((code, first.quic[0].toml.as_str()), (1, ""));
+
+    let h3 = until("weir suggests something", || {
+        // It answers 250 a second.
+        crowd(path.client, server.address(), 200.0, 1.0, PATIENCE).unwrap();
+        let (suggestions, code) = suggestions(&bed, "2s");
+        let h3 = suggestions.quic.into_iter().next().unwrap();
+        assert_eq!(code, i32::from(h3.missing.is_some()), "{h3:#?}");
+        (h3.missing.is_none() && h3.profile.answers_per_second.is_some()).then_some(h3)
+    });
+    assert!(h3.profile.attempts >= 100, "{h3:#?}");
+    assert!(h3.profile.answered > h3.profile.attempts / 2, "{h3:#?}");
+    assert_eq!(h3.profile.buffer_limit, Some(200_000));
+    assert_eq!(h3.receive_buffer, Some(1 << 20));
+    let suggested = |name: &str| {
+        let key = h3.keys.iter().find(|key| key.key == name).unwrap();
+        (key.now.as_str(), key.value.as_str())
+    };
+    assert_eq!(suggested("mode"), ("\"observe\"", "\"enforce\""));
+    let (now, target) = suggested("target_wait");
+    // Ten answers take 40 ms, and more where this machine is busy.
+    assert!(now == "\"20ms\"" && target != now, "{target}");
+
+    // What it prints is a config file that weir check takes, and that guards the port by TCP too.
+    let output = bed.weir("suggest --least 2s");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "[[quic]]\nname = \"h3\"",
+        "mode = \"enforce\"",
+        "too small for bursts of new QUIC",
+        "[[listener]]\naddress = \"*:8080\"",
+        "# What weir cannot know:",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let file = bed.folder.path().join("suggested.toml");
+    std::fs::write(&file, &text).unwrap();
+    let check = bed.weir(&format!("check {}", file.display()));
+    let said = String::from_utf8_lossy(&check.stderr);
+    assert!(check.status.success() && said.is_empty(), "{said}\n{text}");
+
+    // In the operator's own file it changes what it suggests, and adds what the file lacks.
+    let own = bed.folder.path().join("own.toml");
+    let written =
+        format!("# Ask Ann.\n[[quic]]\naddress = \"*:{PORT}\"   # the shop\nmode = \"observe\"\n");
+    std::fs::write(&own, &written).unwrap();
+    let output = bed.weir(&format!("suggest --least 2s --config {}", own.display()));
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    for part in [
+        "mode \"observe\" becomes \"enforce\"",
+        "a [[listener]] for TCP port 8080 is added",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let changed = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        changed.contains("address = \"*:8080\"   # the shop\n"),
+        "{changed}"
+    );
+
+    // Other settings: what was seen does not follow from them, and the TCP port is guarded now.
+    bed.write_config(&changed);
+    assert!(bed.weir("reload").status.success());
+    let (anew, code) = suggestions(&bed, "2s");
+    assert_eq!((anew.quic[0].profile.attempts, code), (0, 1), "{anew:#?}");
+    assert_eq!(anew.listeners[0].address, format!("*:{PORT}"));
 }

@@ -73,7 +73,7 @@ target_wait = "20ms"
 "#;
 
 /// Fields that the reports of this test may lack.
-const MAY_BE_ABSENT: [&str; 68] = [
+const MAY_BE_ABSENT: [&str; 71] = [
     // Only while a name does not resolve.
     "ProxyName.failing_seconds",
     // More than 1000 classes have it.
@@ -122,8 +122,11 @@ const MAY_BE_ABSENT: [&str; 68] = [
     "RefusedMinute.refused",
     "RefusedMinute.sampled",
     "RefusedMinute.verdicts",
-    // It has not looked for long enough to suggest anything; guard/suggest.rs has suggestions.
+    // It has not looked for long enough to suggest anything; guard/suggest.rs and guard/quic.rs have suggestions.
     "Profile.accepts_per_second",
+    "QuicProfile.answers_per_second",
+    "QuicProfile.buffer_limit",
+    "QuicSuggestion.receive_buffer",
     "SuggestedKey.key",
     "SuggestedKey.now",
     "SuggestedKey.reason",

@@ -127,6 +127,7 @@ mod tests {
             wait: Some(Duration::from_millis(35)),
             fullest: 0.014,
             waits_too_long: false,
+            sockets: Vec::new(),
         }
     }
 

@@ -1,12 +1,9 @@
 //! UDP sockets of servers that may speak QUIC (HTTP/3): what is set badly, and what is guarded by halves.
 
+use weir_core::suggest::quic::SMALL_RECEIVE_BUFFER;
 use weir_core::units::about_size;
 
 use crate::host::diagnosis::finding::{Finding, Object, State, finding_about};
-
-/// A smaller receive buffer has no room for a burst of new connections: an Initial takes about 2.3 KiB of it, and a
-/// post-quantum hello has two.
-const SMALL_RECEIVE_BUFFER: u32 = 1 << 20;
 
 /// A UDP socket without a peer; of several that are bound to one address, all of them.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,24 +98,28 @@ pub fn small_receive_buffer(
              of established connections",
             about_size(bytes.into())
         ),
-        hint: larger_buffer(rmem_max, server),
+        hint: larger_receive_buffer(SMALL_RECEIVE_BUFFER, rmem_max, server),
     })
 }
 
-/// A server gets no more than `rmem_max` by asking for it; the kernel then takes twice as much.
-fn larger_buffer(rmem_max: Option<u32>, server: Option<&str>) -> String {
+/// How a server's receive buffer is raised to so many bytes, whole MiB. A server gets no more than `rmem_max` by asking for it;
+/// the kernel then takes twice as much.
+pub fn larger_receive_buffer(bytes: u32, rmem_max: Option<u32>, server: Option<&str>) -> String {
     let first = match rmem_max {
-        Some(most) if most >= SMALL_RECEIVE_BUFFER => "",
-        _ => "sysctl -w net.core.rmem_max=1048576, then ",
+        Some(most) if most >= bytes => String::new(),
+        _ => format!("sysctl -w net.core.rmem_max={bytes}, then "),
     };
+    let nginx = format!("`listen 443 quic rcvbuf={}m;`", bytes >> 20);
     let its = match server {
-        Some("nginx") => "`listen 443 quic rcvbuf=1m;` in nginx",
-        Some("haproxy") => "`tune.rcvbuf.frontend 1048576` in the global section of HAProxy",
+        Some("nginx") => format!("{nginx} in nginx"),
         Some("caddy") => return format!("{first}restart caddy: it asks for 7 MiB by itself"),
-        _ => {
-            "have the server ask for more (nginx: `listen 443 quic rcvbuf=1m;`, HAProxy: `tune.rcvbuf.frontend`; quic-go asks by \
-             itself), or raise net.core.rmem_default"
+        Some("haproxy") => {
+            format!("`tune.rcvbuf.frontend {bytes}` in the global section of HAProxy")
         }
+        _ => format!(
+            "have the server ask for more (nginx: {nginx}, HAProxy: `tune.rcvbuf.frontend`; quic-go asks by itself), or raise \
+             net.core.rmem_default"
+        ),
     };
     format!("{first}{its}; restart it")
 }

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use toml_edit::{Decor, DocumentMut, Item, Table, Value};
-use weir_api::{Suggestion, Suggestions};
-use weir_config::{Config, Table as _};
+use toml_edit::{Decor, DocumentMut, Item, Table as Toml, Value};
+use weir_api::{QuicSuggestion, SuggestedKey, Suggestion, Suggestions};
+use weir_config::{Config, Table};
 use weir_core::listener::Listener;
+use weir_core::quic::QuicListener;
+use weir_core::workload::Where;
 
 /// Begins the lines that weir writes, so that the next run finds them and replaces them.
 pub const MARK: &str = "#>";
@@ -45,49 +47,70 @@ impl From<toml_edit::TomlError> for Unfit {
     }
 }
 
+/// What is suggested for one table.
+struct Part<'a> {
+    name: &'a str,
+    address: &'a str,
+    missing: Option<&'a str>,
+    keys: &'a [SuggestedKey],
+    toml: &'a str,
+}
+
+impl<'a> From<&'a Suggestion> for Part<'a> {
+    fn from(one: &'a Suggestion) -> Part<'a> {
+        Part {
+            name: &one.listener,
+            address: &one.address,
+            missing: one.missing.as_deref(),
+            keys: &one.keys,
+            toml: &one.toml,
+        }
+    }
+}
+
+impl<'a> From<&'a QuicSuggestion> for Part<'a> {
+    fn from(one: &'a QuicSuggestion) -> Part<'a> {
+        Part {
+            name: &one.listener,
+            address: &one.address,
+            missing: one.missing.as_deref(),
+            keys: &one.keys,
+            toml: &one.toml,
+        }
+    }
+}
+
+/// A file while it is changed.
+struct Change {
+    file: DocumentMut,
+    said: Vec<String>,
+    /// What comes at its end.
+    added: String,
+}
+
 /// Puts the suggestions into a file, `source`, which is `config`. Listeners are found by name, else by address; those
 /// that the file does not have come at its end.
 ///
 /// # Errors
 /// Why the file cannot be changed so.
 pub fn changed(source: &str, config: &Config, suggestions: &Suggestions) -> Result<Changed, Unfit> {
-    let mut file: DocumentMut = source.parse()?;
-    let mut said = Vec::new();
-    let mut added = String::new();
-    for one in &suggestions.listeners {
-        let name = &one.listener;
-        if let Some(missing) = &one.missing {
-            said.push(format!("{name}: nothing is changed: {missing}"));
-            continue;
-        }
-        let Some(index) = place(&config.listeners, one) else {
-            said.push(format!(
-                "{name}: added at the end: the file has no such listener"
-            ));
-            added += &format!("\n{}", one.toml);
-            continue;
-        };
-        let tables = file
-            .get_mut(Listener::NAME)
-            .and_then(Item::as_array_of_tables_mut);
-        let table = tables
-            .and_then(|tables| tables.get_mut(index))
-            .ok_or(Unfit::Inline)?;
-        let changes = change(table, &config.listeners[index], one)?;
-        said.push(match changes.is_empty() {
-            true => format!("{name}: every setting is as suggested"),
-            false => format!("{name}: {}", changes.join(", ")),
-        });
+    let mut change = Change {
+        file: source.parse()?,
+        said: Vec::new(),
+        added: String::new(),
+    };
+    let listeners: Vec<Part<'_>> = suggestions.listeners.iter().map(Part::from).collect();
+    let quic: Vec<Part<'_>> = suggestions.quic.iter().map(Part::from).collect();
+    change.tables::<Listener>(&config.listeners, &listeners, "listener")?;
+    change.tables::<QuicListener>(&config.quic, &quic, "QUIC listener")?;
+    for one in suggestions
+        .quic
+        .iter()
+        .filter(|one| !one.tcp_toml.is_empty())
+    {
+        change.tcp_beside(config, one);
     }
-    for (index, listener) in config.listeners.iter().enumerate() {
-        let is_its = |one: &Suggestion| place(&config.listeners, one) == Some(index);
-        if !suggestions.listeners.iter().any(is_its) {
-            let name = &listener.name;
-            said.push(format!(
-                "{name}: nothing is changed: weir does not guard it now"
-            ));
-        }
-    }
+    let Change { file, said, added } = change;
     let mut text = file.to_string();
     if !added.is_empty() && !text.ends_with('\n') {
         text.push('\n');
@@ -96,30 +119,91 @@ pub fn changed(source: &str, config: &Config, suggestions: &Suggestions) -> Resu
     Ok(Changed { text, said })
 }
 
-/// The listener of the file that a suggestion is about.
-fn place(listeners: &[Listener], one: &Suggestion) -> Option<usize> {
-    let named = |listener: &Listener| listener.name == one.listener;
-    let meant = |listener: &Listener| listener.address.to_string() == one.address;
-    let by = |is: &dyn Fn(&Listener) -> bool| listeners.iter().position(is);
+impl Change {
+    /// Changes the tables of one kind. `noun`: what such a table describes.
+    fn tables<T: Table>(
+        &mut self,
+        tables: &[T],
+        parts: &[Part<'_>],
+        noun: &str,
+    ) -> Result<(), Unfit> {
+        for one in parts {
+            let name = one.name;
+            if let Some(missing) = one.missing {
+                self.said
+                    .push(format!("{name}: nothing is changed: {missing}"));
+                continue;
+            }
+            let Some(index) = place(tables, one) else {
+                self.said.push(format!(
+                    "{name}: added at the end: the file has no such {noun}"
+                ));
+                self.added += &format!("\n{}", one.toml);
+                continue;
+            };
+            let all = self
+                .file
+                .get_mut(T::NAME)
+                .and_then(Item::as_array_of_tables_mut);
+            let table = all
+                .and_then(|all| all.get_mut(index))
+                .ok_or(Unfit::Inline)?;
+            let changes = change(table, &tables[index], one)?;
+            self.said.push(match changes.is_empty() {
+                true => format!("{name}: every setting is as suggested"),
+                false => format!("{name}: {}", changes.join(", ")),
+            });
+        }
+        for (index, table) in tables.iter().enumerate() {
+            if !parts.iter().any(|one| place(tables, one) == Some(index)) {
+                let name = table.name();
+                self.said.push(format!(
+                    "{name}: nothing is changed: weir does not guard it now"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A listener for the TCP port of a QUIC listener, unless the file has one.
+    fn tcp_beside(&mut self, config: &Config, one: &QuicSuggestion) {
+        let port = one.address.rsplit(':').next().unwrap_or_default();
+        let is_it = |listener: &Listener| {
+            listener.location == Where::Here && listener.address.port.to_string() == port
+        };
+        if config.listeners.iter().any(is_it) {
+            return;
+        }
+        self.said.push(format!(
+            "{}: a [[listener]] for TCP port {port} is added at the end: nothing guards it",
+            one.listener
+        ));
+        self.added += &format!("\n{}", one.tcp_toml);
+    }
+}
+
+/// The table of the file that a suggestion is about.
+fn place<T: Table>(tables: &[T], one: &Part<'_>) -> Option<usize> {
+    let named = |table: &T| table.name() == one.name;
+    let meant = |table: &T| table.address() == one.address;
+    let by = |is: &dyn Fn(&T) -> bool| tables.iter().position(is);
     by(&named).or_else(|| by(&meant))
 }
 
 /// Changes one table, and says what.
-fn change(table: &mut Table, listener: &Listener, one: &Suggestion) -> Result<Vec<String>, Unfit> {
+fn change<T: Table>(table: &mut Toml, now: &T, one: &Part<'_>) -> Result<Vec<String>, Unfit> {
     let suggested: DocumentMut = one.toml.parse()?;
-    let tables = suggested
-        .get(Listener::NAME)
-        .and_then(Item::as_array_of_tables);
+    let tables = suggested.get(T::NAME).and_then(Item::as_array_of_tables);
     let source = tables.and_then(|tables| tables.get(0));
     let source = source.ok_or_else(|| Unfit::Broken("no listener is suggested".to_owned()))?;
     let mut changes = Vec::new();
-    for key in &one.keys {
-        let mut keys = Listener::keys().iter();
+    for key in one.keys {
+        let mut keys = T::keys().iter();
         let Some(own) = keys.find(|own| own.name == key.key) else {
             // Of a newer weir.
             continue;
         };
-        let now = own.show(listener).to_string();
+        let now = own.show(now).to_string();
         let (Some((written, _)), Some(value)) = (
             source.get_key_value(&key.key),
             source.get(&key.key).and_then(Item::as_value),
@@ -148,7 +232,7 @@ fn change(table: &mut Table, listener: &Listener, one: &Suggestion) -> Result<Ve
 }
 
 /// Sets a key, whose value keeps the comment behind it.
-fn set(table: &mut Table, key: &str, mut value: Value) {
+fn set(table: &mut Toml, key: &str, mut value: Value) {
     match table.get_mut(key).and_then(Item::as_value_mut) {
         Some(there) => {
             *value.decor_mut() = there.decor().clone();
@@ -230,6 +314,7 @@ mod tests {
     fn suggestions(target: &str, mode: &str) -> Suggestions {
         Suggestions {
             listeners: vec![suggestion(target, mode)],
+            quic: Vec::new(),
         }
     }
 
@@ -308,6 +393,56 @@ from = [ "10.0.0.0/8",
         assert_eq!(
             unchanged.said,
             ["web: nothing is changed: no connection came"]
+        );
+    }
+
+    #[test]
+    fn a_quic_listener_changes_as_a_listener_does_and_its_tcp_port_is_guarded_at_the_end() {
+        let key = |key: &str, now: &str, value: &str| SuggestedKey {
+            key: key.to_owned(),
+            now: now.to_owned(),
+            value: value.to_owned(),
+            reason: String::new(),
+        };
+        let h3 = QuicSuggestion {
+            listener: "quic-443".to_owned(),
+            address: "*:443".to_owned(),
+            keys: vec![
+                key("room", "0.5", "0.75"),
+                key("mode", "\"observe\"", "\"enforce\""),
+            ],
+            toml: "# quic-443: seen.\n[[quic]]\nname = \"quic-443\"\naddress = \"*:443\"\n\n# Why more.\nroom = 0.75\n\n\
+                   # Why.\nmode = \"enforce\"\n\n# The buffer is enough.\n"
+                .to_owned(),
+            tcp_toml: "# Nothing guards it.\n[[listener]]\naddress = \"*:443\"\n".to_owned(),
+            ..QuicSuggestion::default()
+        };
+        let suggestions = Suggestions {
+            listeners: Vec::new(),
+            quic: vec![h3],
+        };
+        let file = "[[quic]]\naddress = \"*:443\" # HTTP/3\nmode = \"observe\" # for now\n";
+        let first = change_file(file, &suggestions);
+        assert_eq!(
+            first.text,
+            "#> quic-443: seen.\n#>\n#> The buffer is enough.\n[[quic]]\naddress = \"*:443\" # HTTP/3\n#> Why.\n\
+             mode = \"enforce\" # for now\n#> Why more.\nroom = 0.75\n\n# Nothing guards it.\n[[listener]]\naddress = \"*:443\"\n"
+        );
+        assert_eq!(
+            first.said,
+            [
+                "quic-443: room 0.5 becomes 0.75, mode \"observe\" becomes \"enforce\"",
+                "quic-443: a [[listener]] for TCP port 443 is added at the end: nothing guards it",
+            ]
+        );
+        let again = change_file(&first.text, &suggestions);
+        assert_eq!(again.text, first.text);
+        assert_eq!(
+            again.said,
+            [
+                "port-443: nothing is changed: weir does not guard it now",
+                "quic-443: every setting is as suggested",
+            ]
         );
     }
 
