@@ -27,6 +27,16 @@ pub struct Quic {
     ///
     /// `weir explain` lists all of them; `weir status --all` shows zeros too.
     pub counters: BTreeMap<String, u64>,
+    /// Connections that have come since weir looks; null unless mode = observe
+    ///
+    /// Attempts that were judged: a repeated Initial is none.
+    #[serde(default)]
+    pub offered: Option<u64>,
+    /// Connections of offered that enforcement would have refused, about; null unless mode = observe
+    ///
+    /// From what came and what the server answered. The verdicts of observe mode are on a wait that nobody keeps short, so they say more.
+    #[serde(default)]
+    pub would_refuse: Option<u64>,
     /// The sockets of the QUIC listener that connection attempts have come to: several with SO_REUSEPORT or several addresses
     pub sockets: Vec<QuicSocket>,
     /// The containers, units or network namespaces in which the QUIC listener is guarded (`where`); absent without `where`

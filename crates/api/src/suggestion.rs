@@ -107,13 +107,13 @@ pub struct QuicProfile {
     pub attempts: u64,
     /// Attempts that the server has answered
     pub answered: u64,
-    /// Attempts that were refused; in observe mode, that found the server as if they were to be
+    /// Attempts that were refused; in observe mode, that enforcement would have refused, about
     pub refused: u64,
-    /// Of the refused ones, those that found the receive buffer fuller than room
+    /// Attempts whose verdict was that the receive buffer is fuller than room; in observe mode more than enforcement would have refused
     pub refused_room: u64,
-    /// Of the refused ones, those that found it so in bursts: while no wait stood over target_wait
+    /// Of refused_room, those that came in bursts: while no wait stood over target_wait
     pub refused_in_bursts: u64,
-    /// Of the refused ones, those for which the wait was over target_wait
+    /// Attempts whose verdict was that the wait is over target_wait; in observe mode more than enforcement would have refused
     pub refused_wait: u64,
     /// Attempts in a second: in the median
     pub rate_median: u64,
@@ -139,6 +139,9 @@ pub struct QuicProfile {
     /// Attempts that a socket's server answers per second while some wait, in the median; absent if none was seen to wait
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers_per_second: Option<f64>,
+    /// About which share of the attempts would be refused with longer values of target_wait
+    #[serde(default)]
+    pub over: Vec<ShareOver>,
 }
 
 /// A key with the value that weir suggests.

@@ -10,6 +10,8 @@
 //!
 //! Times are of any clock that does not go back, from any beginning.
 
+pub mod quic;
+
 use std::time::Duration;
 
 use crate::listener::{Admit, Establish, Listener};

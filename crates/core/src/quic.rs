@@ -130,6 +130,15 @@ impl QuicCounters {
         QUIC_VERDICTS.iter().map(|row| (row, self.get(row.verdict)))
     }
 
+    /// What was counted since these were.
+    pub fn since(&self, before: &QuicCounters) -> QuicCounters {
+        let mut counters = *self;
+        for (n, before) in counters.0.iter_mut().zip(before.0) {
+            *n = n.saturating_sub(before);
+        }
+        counters
+    }
+
     /// Attempts of this kind.
     fn of(&self, kind: Kind) -> u64 {
         let its = self.rows().filter(|(row, _)| row.kind == kind);
@@ -169,6 +178,19 @@ impl QuicSocket {
     pub fn fullness(&self) -> f64 {
         f64::from(self.buffer) / f64::from(self.buffer_limit.max(1))
     }
+}
+
+/// One look at a QUIC listener.
+#[derive(Debug, Clone, Copy)]
+pub struct QuicLook<'a> {
+    /// When.
+    pub at: Duration,
+    /// Its policy.
+    pub listener: &'a QuicListener,
+    /// What was done since it is guarded.
+    pub counters: &'a QuicCounters,
+    /// The sockets to which attempts have come of late.
+    pub sockets: &'a [QuicSocket],
 }
 
 #[cfg(test)]

@@ -297,6 +297,9 @@ fn since(now: u64, then: u64) -> i64 {
 }
 
 #[cfg(test)]
+mod forecast;
+
+#[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
 

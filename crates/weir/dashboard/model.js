@@ -266,6 +266,8 @@ function asListener(quic) {
     wait_us: waits.length > 0 ? Math.max(...waits) : null,
     target_in_force_us: microseconds(quic.target_wait),
     counters: quic.counters,
+    offered: quic.offered,
+    would_refuse: quic.would_refuse,
   };
 }
 

@@ -12,8 +12,10 @@ pub(super) fn quic() -> impl Iterator<Item = Metric> {
 }
 
 /// Of all sockets of a listener.
-fn figures() -> [Metric; 6] {
+fn figures() -> [Metric; 8] {
     [
+        estimate("offered", |quic| quic.offered),
+        estimate("would_refuse", |quic| quic.would_refuse),
         metric(
             "weir_quic_in_force",
             Kind::Gauge,
@@ -84,6 +86,16 @@ fn verdict(row: &'static QuicVerdictInfo) -> Metric {
             let count = quic.counters.get(row.name).copied();
             Some(Value::Count(count.unwrap_or(0)))
         },
+    )
+}
+
+/// Of a listener that is only observed.
+fn estimate(name: &'static str, value: fn(&Quic) -> Option<u64>) -> Metric {
+    metric(
+        format!("weir_quic_{name}"),
+        Kind::Counter,
+        of("Quic", name),
+        move |quic: &Quic| value(quic).map(Value::Count),
     )
 }
 

@@ -145,6 +145,8 @@ fn every_verdict_on_quic_is_a_metric_and_the_sockets_are_summed_up() {
     };
     let idle = Quic {
         name: "idle".into(),
+        offered: Some(70),
+        would_refuse: Some(30),
         ..Quic::default()
     };
     let figures = Figures {
@@ -166,6 +168,8 @@ fn every_verdict_on_quic_is_a_metric_and_the_sockets_are_summed_up() {
             "weir_quic_standing{quic=\"h3\"} 1.0",
             "weir_quic_in_force{quic=\"idle\"} 0.0",
             "weir_quic_wait_seconds{quic=\"idle\"} 0.0",
+            "weir_quic_offered_total{quic=\"idle\"} 70",
+            "weir_quic_would_refuse_total{quic=\"idle\"} 30",
         ],
     );
     for row in &QUIC_VERDICTS {

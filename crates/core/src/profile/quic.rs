@@ -5,26 +5,17 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::{COUNT_MAX, SECOND, SERVICE_MAX_NS, STILL, WAIT_MAX_US, distribution};
-use crate::quic::{QuicCounters, QuicListener, QuicSocket, QuicVerdict};
+use super::{COUNT_MAX, SECOND, SERVICE_MAX_NS, STILL, TARGETS_MS, WAIT_MAX_US, distribution};
+use crate::forecast::Would;
+use crate::forecast::quic::{QuicForecast, QuicRule};
+use crate::quic::{QuicCounters, QuicLook, QuicSocket, QuicVerdict};
 
+/// The longest target that is suggested: half of the second after which a client repeats its Initial (RFC 9002, Section 6.2.2).
+pub const LONGEST_TARGET: Duration = Duration::from_millis(500);
 /// Verdicts on attempts that would have waited for too long.
 const WAITED: [QuicVerdict; 2] = [QuicVerdict::QuicVnWait, QuicVerdict::QuicDroppedWait];
 /// Verdicts on attempts that found the receive buffer fuller than `room`.
 const NO_ROOM: [QuicVerdict; 2] = [QuicVerdict::QuicVnRoom, QuicVerdict::QuicDroppedRoom];
-
-/// One look at a QUIC listener.
-#[derive(Debug, Clone, Copy)]
-pub struct QuicLook<'a> {
-    /// When.
-    pub at: Duration,
-    /// Its policy.
-    pub listener: &'a QuicListener,
-    /// What was done since it is guarded.
-    pub counters: &'a QuicCounters,
-    /// The sockets to which attempts have come of late.
-    pub sockets: &'a [QuicSocket],
-}
 
 /// What a QUIC listener has gone through. It counts in seconds, as [`super::Profile`] does.
 #[derive(Debug, Clone)]
@@ -48,6 +39,8 @@ pub struct QuicProfile {
     rate: Histogram<u32>,
     /// Times per answer of a busy socket, ns.
     service: Histogram<u32>,
+    /// What the rule refuses, or would, and what it would with longer targets.
+    forecasts: Vec<(QuicRule, QuicForecast)>,
 }
 
 /// The most that was seen at once.
@@ -101,6 +94,7 @@ impl Default for QuicProfile {
             wait: distribution(WAIT_MAX_US),
             rate: distribution(COUNT_MAX),
             service: distribution(SERVICE_MAX_NS),
+            forecasts: Vec::new(),
         }
     }
 }
@@ -117,13 +111,20 @@ impl QuicProfile {
             self.sockets = look.sockets.len();
             self.buffer_limit = look.sockets.iter().map(|one| one.buffer_limit).min();
         }
+        if self.forecasts.is_empty() {
+            let rules = rules(QuicRule::from(look.listener)).into_iter();
+            self.forecasts = rules.map(|rule| (rule, QuicForecast::default())).collect();
+        }
+        for (rule, forecast) in &mut self.forecasts {
+            forecast.take(rule, &look);
+        }
         match self.second {
             None => {
                 self.begun = *look.counters;
                 self.second = Some(Second::since(look.at));
             }
             Some(_) if look.at.saturating_sub(self.last_at) > STILL => {
-                self.begun = less(look.counters, &self.counters());
+                self.begun = look.counters.since(&self.counters());
                 self.second = Some(Second::since(look.at));
             }
             Some(second) => self.see(second, &look),
@@ -133,7 +134,7 @@ impl QuicProfile {
     }
 
     fn see(&mut self, mut second: Second, look: &QuicLook<'_>) {
-        let new = less(look.counters, &self.last);
+        let new = look.counters.since(&self.last);
         let attempts = new.let_in() + new.refused();
         let no_room = sum(&new, &NO_ROOM);
         let stands = look.sockets.iter().any(|socket| socket.standing);
@@ -190,7 +191,7 @@ impl QuicProfile {
 
     /// Counters of the time that was looked at.
     pub fn counters(&self) -> QuicCounters {
-        less(&self.last, &self.begun)
+        self.last.since(&self.begun)
     }
 
     /// Attempts that have come, each once.
@@ -202,6 +203,19 @@ impl QuicProfile {
     /// Attempts that were refused, for whatever reason; in observe mode, that found it as if they were to be.
     pub fn refused(&self) -> u64 {
         self.counters().refused()
+    }
+
+    /// What the rule in force would refuse, while nobody is refused: [`crate::forecast::quic`].
+    pub fn would(&self) -> Would {
+        let own = self.forecasts.first();
+        own.map_or(Would::default(), |(_, forecast)| forecast.would())
+    }
+
+    /// About this share of the attempts, 0 to 1, would be refused with this target; `None`: nothing is known of it.
+    pub fn share_with(&self, target: Duration) -> Option<f64> {
+        let mut forecasts = self.forecasts.iter();
+        let found = forecasts.find(|(rule, _)| rule.target == target)?;
+        Some(found.1.would().share())
     }
 
     /// Of the refused ones, those that found the receive buffer fuller than `room`.
@@ -262,13 +276,16 @@ impl QuicProfile {
     }
 }
 
-/// What was counted since.
-fn less(now: &QuicCounters, before: &QuicCounters) -> QuicCounters {
-    let mut counters = *now;
-    for (n, before) in counters.0.iter_mut().zip(before.0) {
-        *n = n.saturating_sub(before);
-    }
-    counters
+/// This rule, and those with the longer targets that are suggested.
+fn rules(own: QuicRule) -> Vec<QuicRule> {
+    let targets = TARGETS_MS.map(Duration::from_millis).into_iter();
+    let longer = targets.filter(|target| *target > own.target && *target <= LONGEST_TARGET);
+    let with = |target| QuicRule {
+        target,
+        interval: own.interval.max(target),
+        ..own
+    };
+    [own].into_iter().chain(longer.map(with)).collect()
 }
 
 fn sum(counters: &QuicCounters, verdicts: &[QuicVerdict]) -> u64 {
@@ -281,6 +298,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::listener::ListenAddress;
+    use crate::quic::QuicListener;
 
     pub(crate) fn h3() -> QuicListener {
         let port = 443;
@@ -437,6 +455,11 @@ pub(crate) mod tests {
             prop_assert!(profile.refused() <= profile.attempts());
             prop_assert!(profile.full_seconds() <= profile.seconds());
             prop_assert!(profile.wait_at(0.5) <= profile.wait_at(1.0));
+            prop_assert!(profile.would().refused <= profile.refused());
+            for ms in [20, 50, 500] {
+                let share = profile.share_with(Duration::from_millis(ms)).unwrap();
+                prop_assert!((0.0..=1.0).contains(&share));
+            }
         }
     }
 }

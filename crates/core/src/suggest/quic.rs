@@ -14,7 +14,8 @@
 use std::time::Duration;
 
 use crate::listener::{Listener, Mode};
-use crate::profile::quic::QuicProfile;
+use crate::profile::TARGETS_MS;
+use crate::profile::quic::{LONGEST_TARGET, QuicProfile};
 use crate::quic::QuicListener;
 use crate::suggest::{TargetWait, least_target};
 use crate::workload::Where;
@@ -24,8 +25,6 @@ use crate::workload::Where;
 pub const SMALL_RECEIVE_BUFFER: u32 = 1 << 20;
 /// The largest one that is suggested.
 pub const RECEIVE_BUFFER_MAX: u32 = 1 << 25;
-/// The longest target that is suggested: half of the second after which a client repeats its Initial (RFC 9002, Section 6.2.2).
-pub const LONGEST_TARGET: Duration = Duration::from_millis(500);
 /// The largest room that is suggested.
 pub const ROOM_FOR_BURSTS: f64 = 0.75;
 
@@ -36,6 +35,9 @@ pub struct QuicSuggestion {
     pub listener: QuicListener,
     /// Why this target.
     pub target_wait: TargetWait,
+    /// About this share of the attempts, 0 to 1, would be refused with each of these targets: the suggested one, if it is
+    /// another one than that in force, and the one after it.
+    pub over: Vec<(Duration, f64)>,
     /// Ten answers take longer than the longest target that is suggested.
     pub is_too_slow: bool,
     /// Why this room.
@@ -99,6 +101,7 @@ pub fn suggest<'a>(
     };
     QuicSuggestion {
         target_wait,
+        over: shares_over(profile, asked.target_wait, target),
         is_too_slow: needed > target,
         room,
         buffer: buffer(asked, profile, room),
@@ -106,6 +109,14 @@ pub fn suggest<'a>(
         tcp: tcp(asked, listeners),
         listener,
     }
+}
+
+fn shares_over(profile: &QuicProfile, now: Duration, suggested: Duration) -> Vec<(Duration, f64)> {
+    let mut targets = TARGETS_MS.map(Duration::from_millis).into_iter();
+    let next = targets.find(|target| *target > suggested);
+    let all = [suggested].into_iter().filter(|target| *target != now);
+    let share = |target| Some((target, profile.share_with(target)?));
+    all.chain(next).filter_map(share).collect()
 }
 
 fn room(asked: &QuicListener, profile: &QuicProfile) -> Room {

@@ -258,10 +258,13 @@ impl Daemon {
         self.frame.run(&mut self.service)?;
         self.service.look_now(Instant::now());
         self.frame.note_stop();
-        let quic = self.service.quic.report().unwrap_or_else(|failure| {
+        let mut quic = self.service.quic.report().unwrap_or_else(|failure| {
             tracing::warn!("counters of QUIC listeners cannot be read: {failure}");
             Vec::new()
         });
+        for one in &mut quic {
+            self.service.overload.add_to_quic(one);
+        }
         let (mut session, overload) = (self.service.session, self.service.overload);
         let elsewhere = self.service.elsewhere;
         if session.cookies_may_be_out() || elsewhere.cookies_may_be_out(session.spaces()) {
@@ -509,7 +512,7 @@ impl<B: Backend> GuardService<B> {
         }
         self.profiles
             .take(self.session.asked(), own, &self.refusals);
-        self.profiles.take_quic(self.quic.list(), &glances.quic);
+        self.profiles.take_quic(&glances.quic);
         self.follow_sight(own, now);
     }
 
@@ -562,6 +565,7 @@ impl<B: Backend> GuardService<B> {
         let mut all = self.quic.report()?;
         for one in &mut all {
             (one.classes, one.classes_left_out) = self.session.classes_that_name(&one.name)?;
+            self.overload.add_to_quic(one);
         }
         Ok(all)
     }

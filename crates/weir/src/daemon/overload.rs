@@ -303,6 +303,14 @@ impl OverloadLog {
         self.listeners.get(listener)?.would
     }
 
+    /// Adds to the report of a QUIC listener what enforcement would have done, if it is observed.
+    pub fn add_to_quic(&self, report: &mut weir_api::Quic) {
+        let followed = self.quic.get(&report.name);
+        let would = followed.and_then(QuicFollowed::would);
+        (report.offered, report.would_refuse) =
+            would.map(|would| (would.offered, would.refused)).unzip();
+    }
+
     fn take(
         &mut self,
         at: Duration,
@@ -331,13 +339,15 @@ impl OverloadLog {
         samples: &[Refusal],
         events: &Events,
     ) -> Vec<Line> {
-        let names: BTreeSet<&str> = glances.iter().map(|glance| &*glance.name).collect();
+        let names = glances.iter().map(|glance| &*glance.listener.name);
+        let names: BTreeSet<&str> = names.collect();
         self.quic.retain(|name, _| names.contains(&**name));
         let mut lines = Vec::new();
         for glance in glances {
-            let followed = self.quic.entry(glance.name.clone());
+            let name = &glance.listener.name;
+            let followed = self.quic.entry(name.clone());
             let followed = followed.or_insert_with(QuicFollowed::new);
-            let own = own(samples, Protocol::Quic, &glance.name);
+            let own = own(samples, Protocol::Quic, name);
             let said = followed.take(at, glance, &own);
             lines.extend(said.and_then(|line| say(&mut self.budget, at, line, events)));
         }

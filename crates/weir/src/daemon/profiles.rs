@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use weir_api::Suggestions;
 use weir_core::listener::Listener;
-use weir_core::profile::quic::{QuicLook, QuicProfile};
+use weir_core::profile::quic::QuicProfile;
 use weir_core::profile::{Look, Profile};
-use weir_core::quic::QuicListener;
+use weir_core::quic::{QuicListener, QuicLook};
 use weir_core::suggest::LEAST_TIME;
 use weir_core::workload::Where;
 use weir_kernel::monotonic;
@@ -70,18 +70,15 @@ impl Profiles {
     }
 
     /// Takes a look at the QUIC listeners of weir's own network namespace in.
-    pub fn take_quic(&mut self, listeners: &[QuicListener], glances: &[QuicGlance]) {
+    pub fn take_quic(&mut self, glances: &[QuicGlance]) {
         let now = monotonic();
-        let here = |one: &&QuicListener| one.location == Where::Here;
+        let here = |one: &&QuicGlance| one.listener.location == Where::Here;
         self.quic.retain(|name, _| {
-            let mut here = listeners.iter().filter(here);
-            here.any(|one| one.name == *name)
+            let mut here = glances.iter().filter(here);
+            here.any(|one| one.listener.name == *name)
         });
-        for listener in listeners.iter().filter(here) {
-            let its = |glance: &&QuicGlance| glance.name == listener.name;
-            let Some(glance) = glances.iter().find(its) else {
-                continue;
-            };
+        for glance in glances.iter().filter(here) {
+            let listener = &glance.listener;
             let known = self.quic.entry(listener.name.clone());
             let (settings, profile) =
                 known.or_insert_with(|| (listener.clone(), QuicProfile::default()));

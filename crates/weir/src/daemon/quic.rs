@@ -24,10 +24,8 @@ pub use elsewhere::Sight;
 /// A QUIC listener at one moment, as the log and the sampled refusals want it.
 #[derive(Debug, Clone)]
 pub struct QuicGlance {
-    /// Its name.
-    pub name: String,
-    /// Whether verdicts are carried out.
-    pub mode: Mode,
+    /// It, with its policy.
+    pub listener: QuicListener,
     /// What was done since it is guarded.
     pub counters: QuicCounters,
     /// Attempts that were let in and are not answered, over all sockets.
@@ -47,8 +45,7 @@ impl QuicGlance {
         let over =
             |socket: &QuicSocket| socket.standing && socket.wait >= Some(listener.target_wait);
         QuicGlance {
-            name: listener.name.clone(),
-            mode: listener.mode,
+            listener: listener.clone(),
             counters,
             pending: sockets.iter().map(|socket| socket.pending).sum(),
             wait: sockets.iter().filter_map(|socket| socket.wait).max(),

@@ -78,6 +78,8 @@ mod tests {
             "address": "*:443",
             "mode": "enforce",
             "in_force": true,
+            "offered": null,
+            "would_refuse": null,
             "sockets": [{
                 "pending": 12,
                 "wait_us": 35_000,

@@ -66,15 +66,19 @@ impl<'a> Pair<'a> {
 
     /// Of a QUIC listener of the later report; a new one began within the interval.
     pub fn quic(&self, quic: &'a Quic) -> Option<Interval<'a>> {
-        let (before, time) = self.before?;
-        let guard = self.guard_before(before);
-        let mut all = guard.into_iter().flat_map(|status| &status.quic);
-        let earlier = all.find(|other| other.name == quic.name);
+        let (_, time) = self.before?;
+        let earlier = self.quic_before(quic);
         Some(Interval {
             now: &quic.counters,
             before: earlier.map(|quic| &quic.counters),
             time,
         })
+    }
+
+    fn quic_before(&self, quic: &Quic) -> Option<&'a Quic> {
+        let (before, _) = self.before?;
+        let mut all = self.guard_before(before)?.quic.iter();
+        all.find(|other| other.name == quic.name)
     }
 
     /// Of a workload of a listener of the later report; a new one began within the interval. Its namespace may have another server
@@ -95,6 +99,13 @@ impl<'a> Pair<'a> {
         let figures = |listener: &Listener| listener.offered.zip(listener.would_refuse);
         let earlier = self.listener_before(listener).and_then(figures);
         self.would_between(figures(listener)?, earlier)
+    }
+
+    /// The same of a QUIC listener.
+    pub fn would_quic(&self, quic: &Quic) -> Option<(f64, f64)> {
+        let figures = |quic: &Quic| quic.offered.zip(quic.would_refuse);
+        let earlier = self.quic_before(quic).and_then(figures);
+        self.would_between(figures(quic)?, earlier)
     }
 
     /// The same of a workload.

@@ -92,18 +92,17 @@ pub fn flow(interval: &Interval<'_>) -> Flow {
     }
 }
 
-/// As [`flow`]; of what is only observed, with the connections a second that would have come and been refused, what enforcement
-/// would have done.
-fn flow_if(interval: Option<Interval<'_>>, would: Option<(f64, f64)>) -> Option<Flow> {
-    let flow = flow(&interval?);
+/// Of what is only observed, with the connections a second that would have come and been refused, what enforcement would have
+/// done.
+fn flow_if(flow: Flow, would: Option<(f64, f64)>) -> Flow {
     let Some((offered, refused)) = would else {
-        return Some(flow);
+        return flow;
     };
-    Some(Flow {
+    Flow {
         admitted: (offered - refused).max(0.0),
         refused,
         ..flow
-    })
+    }
 }
 
 /// As [`flow`], of a QUIC listener.
@@ -376,7 +375,9 @@ fn quic_row<'a>(quic: &'a Quic, pair: &Pair<'a>) -> ListenerRow<'a> {
             false => "not in force",
         },
         target_us: target.map(|target| target.as_micros() as u64),
-        flow: pair.quic(quic).as_ref().map(quic_flow),
+        flow: pair
+            .quic(quic)
+            .map(|interval| flow_if(quic_flow(&interval), pair.would_quic(quic))),
         unfolded: 0,
     }
 }
@@ -396,7 +397,9 @@ fn group<'a>(
         subject: Subject::Listener(listener),
         mode: mode(listener.in_force),
         target_us: target_us(status, listener),
-        flow: flow_if(pair.listener(listener), pair.would(listener)),
+        flow: pair
+            .listener(listener)
+            .map(|interval| flow_if(flow(&interval), pair.would(listener))),
         unfolded: 0,
     };
     let names = [listener.name.as_str(), &listener.address, itself.mode];
@@ -404,10 +407,9 @@ fn group<'a>(
     let workloads = listener.workloads.iter().map(|workload| ListenerRow {
         subject: Subject::Workload(listener, workload),
         mode: mode(workload.in_force),
-        flow: flow_if(
-            pair.workload(listener, workload),
-            pair.would_there(listener, workload),
-        ),
+        flow: pair
+            .workload(listener, workload)
+            .map(|interval| flow_if(flow(&interval), pair.would_there(listener, workload))),
         ..itself.clone()
     });
     let is_unfolded = wish

@@ -48,6 +48,7 @@ mod measured {
     mod page;
     mod pool;
     mod quic;
+    mod quic_forecast;
     mod refusals;
     mod residence;
     mod slow;

@@ -11,7 +11,9 @@ use crate::daemon::guard::Totals;
 use crate::daemon::overload::Total;
 use crate::daemon::report::counters_by_name;
 use crate::show::describe;
-use crate::show::report::quic::totals as quic_totals;
+use crate::show::report::quic::{
+    observed_verdicts as quic_observed_verdicts, totals as quic_totals,
+};
 use crate::show::report::{counter_table, quic_counter_table};
 use crate::show::table::indent;
 
@@ -32,7 +34,10 @@ fn of_quic(quic: &Quic, time: Duration) -> String {
         true => head + "no new QUIC connection\n",
         false => {
             let counters = quic_counter_table(&quic.counters);
-            format!("{head}QUIC {}\n{}", quic_totals(quic), indent(&counters))
+            let more = quic_observed_verdicts(quic);
+            let more = more.map_or(String::new(), |more| format!("  {more}\n"));
+            let totals = quic_totals(quic);
+            format!("{head}QUIC {totals}\n{more}{}", indent(&counters))
         }
     }
 }
@@ -203,6 +208,15 @@ weir: protection of UDP port 443 is off after 12.3 s: QUIC admitted 7 (answered 
             "{text}"
         );
         assert!(text.ends_with(expected), "{text}");
+        let observed = Quic {
+            mode: "observe".into(),
+            offered: Some(10),
+            would_refuse: Some(1),
+            ..quic.clone()
+        };
+        let text = said(&observed);
+        let words = "QUIC admitted 9, would have refused 1 (10 %); 6 were answered\n  the verdicts are more: ";
+        assert!(text.contains(words), "{text}");
         quic.counters.values_mut().for_each(|n| *n = 0);
         let text = said(&quic);
         assert!(text.ends_with("12.3 s: no new QUIC connection\n"), "{text}");

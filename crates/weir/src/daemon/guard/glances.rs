@@ -26,7 +26,8 @@ impl Glances {
     /// What each has counted.
     pub fn counted(&self) -> Vec<Counted> {
         let quic = self.quic.iter();
-        let quic = quic.map(|one| Counted::of_quic(&one.name, one.mode, &one.counters));
+        let quic =
+            quic.map(|one| Counted::of_quic(&one.listener.name, one.listener.mode, &one.counters));
         self.all.iter().map(Counted::of).chain(quic).collect()
     }
 

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use weir_api::Event;
+use weir_core::forecast::Would;
+use weir_core::forecast::quic::{QuicForecast, QuicRule};
 use weir_core::listener::Mode;
 use weir_core::overload::{Cause, Change, Episode, Reading, Tracker};
+use weir_core::quic::QuicLook;
 use weir_core::refusals::{Refusal, Seen};
 use weir_core::units::about_duration;
 
@@ -16,6 +19,13 @@ use crate::show::describe;
 /// Follows one QUIC listener.
 pub struct QuicFollowed {
     tracker: Tracker,
+    forecast: QuicForecast,
+    /// Of one that is observed.
+    would: Option<Would>,
+    /// Attempts let in and turned away: sums that only rise.
+    sums: (u64, u64),
+    /// The last counts, by the mode that they are of.
+    before: Option<(Mode, u64, u64)>,
     /// Of the episode so far, as a share.
     peak_buffer: f64,
 }
@@ -25,8 +35,44 @@ impl QuicFollowed {
     pub fn new() -> QuicFollowed {
         QuicFollowed {
             tracker: Tracker::new(Cause::Overload),
+            forecast: QuicForecast::default(),
+            would: None,
+            sums: (0, 0),
+            before: None,
             peak_buffer: 0.0,
         }
+    }
+
+    /// What enforcement would have done at one that is observed.
+    pub fn would(&self) -> Option<Would> {
+        self.would
+    }
+
+    /// Attempts let in, and turned away. Of an overload that is only observed, as many as enforcement would have.
+    fn fates(&mut self, at: Duration, glance: &QuicGlance) -> (u64, u64) {
+        let mode = glance.listener.mode;
+        if self.before.is_some_and(|(before, ..)| before != mode) {
+            self.forecast = QuicForecast::default();
+            self.before = None;
+        }
+        let look = QuicLook {
+            at,
+            listener: &glance.listener,
+            counters: &glance.counters,
+            sockets: &glance.sockets,
+        };
+        self.forecast.take(&QuicRule::from(&glance.listener), &look);
+        self.would = (mode == Mode::Observe).then(|| self.forecast.would());
+        let (let_in, turned_away) = match self.would {
+            Some(would) => (would.offered.saturating_sub(would.refused), would.refused),
+            None => (glance.counters.let_in(), glance.counters.refused()),
+        };
+        let before = self.before.replace((mode, let_in, turned_away));
+        if let Some((_, let_in_before, turned_away_before)) = before {
+            self.sums.0 += let_in.saturating_sub(let_in_before);
+            self.sums.1 += turned_away.saturating_sub(turned_away_before);
+        }
+        self.sums
     }
 
     /// What is to be said of the listener now. `samples` are its refusals since the last look: the wait may have come and
@@ -55,10 +101,11 @@ impl QuicFollowed {
             self.peak_buffer = 0.0;
         }
         self.peak_buffer = self.peak_buffer.max(buffer);
+        let (let_in, turned_away) = self.fates(at, glance);
         let change = self.tracker.take(Reading {
             at,
-            let_in: glance.counters.let_in(),
-            turned_away: glance.counters.refused(),
+            let_in,
+            turned_away,
             wait,
             queue_length: pending,
             half_open: 0,
@@ -68,8 +115,8 @@ impl QuicFollowed {
         Some(Line {
             good: matches!(change, Change::Ends(_)),
             event: Event {
-                observed: glance.mode == Mode::Observe,
-                ..events::quic_episode(&glance.name, &change, self.peak_buffer, &text)
+                observed: glance.listener.mode == Mode::Observe,
+                ..events::quic_episode(&glance.listener.name, &change, self.peak_buffer, &text)
             },
             text,
         })
@@ -91,7 +138,7 @@ fn line(glance: &QuicGlance, change: &Change, peak_buffer: f64) -> String {
     };
     format!(
         "{} (QUIC): overload {what}: {}; {most}pending {}, buffer {}{wait}",
-        glance.name,
+        glance.listener.name,
         done(glance, episode),
         episode.peak_queue,
         describe::percent(peak_buffer),
@@ -99,7 +146,7 @@ fn line(glance: &QuicGlance, change: &Change, peak_buffer: f64) -> String {
 }
 
 fn done(glance: &QuicGlance, episode: &Episode) -> String {
-    let observed = match glance.mode {
+    let observed = match glance.listener.mode {
         Mode::Enforce => "",
         Mode::Observe => "would have ",
     };
@@ -111,17 +158,25 @@ fn done(glance: &QuicGlance, episode: &Episode) -> String {
 
 #[cfg(test)]
 mod tests {
-    use weir_core::quic::{QuicCounters, QuicVerdict};
+    use weir_core::listener::ListenAddress;
+    use weir_core::quic::{QuicCounters, QuicListener, QuicSocket, QuicVerdict};
 
     use super::*;
+
+    fn h3() -> QuicListener {
+        let address = ListenAddress {
+            ip: None,
+            port: 443,
+        };
+        QuicListener::new("h3", address)
+    }
 
     fn glance(let_in: u64, refused: u64) -> QuicGlance {
         let mut counters = QuicCounters::default();
         counters.0[QuicVerdict::QuicAdmitted as usize] = let_in;
         counters.0[QuicVerdict::QuicVnWait as usize] = refused;
         QuicGlance {
-            name: "h3".into(),
-            mode: Mode::Enforce,
+            listener: h3(),
             counters,
             pending: 12,
             wait: Some(Duration::from_millis(35)),
@@ -177,11 +232,15 @@ mod tests {
             (Some(40), Some(0.5))
         );
         assert_eq!((episode.peak_queue_length, episode.queue_limit), (0, 0));
-        let observed = QuicGlance {
-            mode: Mode::Observe,
-            ..glance(900, 301)
+        let observed = |refused| QuicGlance {
+            listener: QuicListener {
+                mode: Mode::Observe,
+                ..h3()
+            },
+            ..glance(900, refused)
         };
-        let again = take(20, observed, &[]).unwrap();
+        assert_eq!(take(20, observed(300), &[]), None);
+        let again = take(21, observed(301), &[]).unwrap();
         assert!(
             again.text.contains("would have refused 1 of 1 connections"),
             "{}",
@@ -192,5 +251,36 @@ mod tests {
             "a peak of its own"
         );
         assert!(again.event.observed);
+    }
+
+    #[test]
+    fn of_an_overload_that_is_only_observed_it_is_said_what_enforcing_would_refuse() {
+        let mut followed = QuicFollowed::new();
+        let mut text = String::new();
+        // 200 come each second, and the server answers 100.
+        for second in 0..20_u64 {
+            let mut glance = QuicGlance {
+                listener: QuicListener {
+                    mode: Mode::Observe,
+                    ..h3()
+                },
+                sockets: vec![QuicSocket {
+                    pending: 100 * second as u32,
+                    wait: Some(Duration::from_millis(10) * 100 * second as u32),
+                    service: Some(Duration::from_millis(10)),
+                    buffer: 0,
+                    buffer_limit: 1 << 20,
+                    standing: second > 0,
+                }],
+                ..glance(0, 200 * second)
+            };
+            glance.counters.0[QuicVerdict::QuicAnswered as usize] = 100 * second;
+            let line = followed.take(Duration::from_secs(second), &glance, &[]);
+            text = line.map_or(text, |line| line.text);
+        }
+        let would = followed.would().unwrap();
+        assert_eq!(would.offered, 3800);
+        assert!((1880..=1930).contains(&would.refused), "{would:?}");
+        assert!(text.contains("(49 %)") || text.contains("(50 %)"), "{text}");
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use weir_api::{Quic, QuicSocket};
-use weir_core::quic::{DEFAULT_FLOOR, DEFAULT_INTERVAL, QuicCounters};
+use weir_core::forecast::Would;
+use weir_core::quic::{DEFAULT_FLOOR, DEFAULT_INTERVAL, QuicCounters, QuicVerdict};
 use weir_core::units::{about_duration, count, format_duration, parse_duration};
 
 use crate::show::describe;
@@ -50,6 +51,7 @@ pub fn quic_lines(quic: &Quic) -> Vec<String> {
     lines.extend(refuses_by_wait(quic));
     lines.extend(refuses_by_room(quic));
     lines.push(totals(quic));
+    lines.extend(observed_verdicts(quic).map(str::to_owned));
     lines
 }
 
@@ -211,18 +213,39 @@ fn at_sockets(quic: &Quic, some: usize) -> String {
     }
 }
 
-/// `admitted 70 (answered 68), refused 30 (30 %)`
+/// `admitted 70 (answered 68), refused 30 (30 %)`; in observe mode what would have been done.
 pub fn totals(quic: &Quic) -> String {
     let counters = counters_of(quic);
-    let (admitted, refused) = (counters.let_in(), counters.refused());
-    let total = admitted + refused;
-    if total == 0 {
+    if counters.let_in() + counters.refused() == 0 {
         return "no verdict yet".to_owned();
     }
-    let answered = quic.counters.get("quic_answered").copied().unwrap_or(0);
-    let percent = describe::percent(refused as f64 / total as f64);
-    let refused_word = verb(quic, "refused");
-    format!("admitted {admitted} (answered {answered}), {refused_word} {refused} ({percent})")
+    let answered = counters.get(QuicVerdict::QuicAnswered);
+    let (admitted, refused) = match would(quic) {
+        Some(would) => (would.offered.saturating_sub(would.refused), would.refused),
+        None => (counters.let_in(), counters.refused()),
+    };
+    let percent = describe::percent(refused as f64 / (admitted + refused).max(1) as f64);
+    match verb(quic, "refused") {
+        "refused" => {
+            format!("admitted {admitted} (answered {answered}), refused {refused} ({percent})")
+        }
+        would => {
+            format!("admitted {admitted}, {would} {refused} ({percent}); {answered} were answered")
+        }
+    }
+}
+
+fn would(quic: &Quic) -> Option<Would> {
+    let (offered, refused) = quic.offered.zip(quic.would_refuse)?;
+    Some(Would { offered, refused })
+}
+
+/// Why the verdicts of observe mode say more than what enforcing would have refused; `None` where they do not.
+pub fn observed_verdicts(quic: &Quic) -> Option<&'static str> {
+    let would = would(quic)?;
+    (counters_of(quic).refused() > would.refused).then_some(
+        "the verdicts are more: each judges an attempt by the wait as it is, which enforcing would have kept short",
+    )
 }
 
 fn counters_of(quic: &Quic) -> QuicCounters {
@@ -235,7 +258,7 @@ fn counters_of(quic: &Quic) -> QuicCounters {
 
 #[cfg(test)]
 mod tests {
-    use weir_core::quic::{QuicListener, QuicSocket, QuicVerdict};
+    use weir_core::quic::{QuicListener, QuicSocket};
 
     use super::*;
     use crate::show::quic::report;
@@ -292,7 +315,11 @@ h3    *:443    enforce       12    61 %  35 ms
             // It has stood, and the wait is under the target at the moment.
             socket(1, Some(5), 100, true),
         ];
-        let quic = quic(keys, &sockets);
+        let quic = Quic {
+            offered: Some(100),
+            would_refuse: Some(12),
+            ..quic(keys, &sockets)
+        };
         let expected = "\
 quic      address  mode     pending  buffer    wait
 h3        *:443    observe       13    30 %   90 ms
@@ -306,7 +333,8 @@ h3        *:443    observe       13    30 %   90 ms
             "13 attempts are not answered; the next waits about 90 ms, at the socket with the longest wait",
             "would refuse new attempts at 1 of 3 sockets: the wait has stood over target_wait (20ms) for interval (1s)",
             "would have refused the last attempt at 1 of 3 sockets: 30 % of the receive buffer was taken, and room is 25 %",
-            "admitted 70 (answered 68), would have refused 30 (30 %)",
+            "admitted 88, would have refused 12 (12 %); 68 were answered",
+            "the verdicts are more: each judges an attempt by the wait as it is, which enforcing would have kept short",
         ];
         assert_eq!(quic_lines(&quic), expected);
     }

@@ -3,14 +3,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use weir_api::{QuicProfile as Figures, QuicSuggestion, SuggestedKey};
+use weir_api::{QuicProfile as Figures, QuicSuggestion, ShareOver, SuggestedKey};
 use weir_config::Table;
 use weir_core::listener::{Listener, Mode};
-use weir_core::profile::quic::QuicProfile;
+use weir_core::profile::quic::{LONGEST_TARGET, QuicProfile};
 use weir_core::quic::QuicListener;
-use weir_core::suggest::quic::{
-    LONGEST_TARGET, ReceiveBuffer, Room, SMALL_RECEIVE_BUFFER, suggest,
-};
+use weir_core::suggest::quic::{ReceiveBuffer, Room, SMALL_RECEIVE_BUFFER, suggest};
 use weir_core::suggest::{TargetWait, WAITING, missing};
 use weir_core::units::{about_duration, about_size, count, format_duration};
 use weir_core::word::Word;
@@ -43,7 +41,7 @@ pub fn suggestion(
         listener: asked.name.clone(),
         address: asked.address.to_string(),
         looked_s: profile.looked().as_secs(),
-        profile: figures(asked, profile),
+        profile: figures(asked, profile, &[]),
         ..QuicSuggestion::default()
     };
     let (looked, attempts) = (profile.looked(), profile.attempts());
@@ -53,6 +51,7 @@ pub fn suggestion(
         return suggestion;
     }
     let decided = suggest(asked, profile, machine.listeners.iter().copied());
+    suggestion.profile = figures(asked, profile, &decided.over);
     suggestion.keys = keys(asked, profile, &decided);
     suggestion.receive_buffer = decided.buffer.and_then(|buffer| buffer.raise_to);
     suggestion.notes = decided
@@ -71,7 +70,19 @@ pub fn suggestion(
     suggestion
 }
 
-fn figures(asked: &QuicListener, profile: &QuicProfile) -> Figures {
+/// Attempts that were refused; of observe mode, that enforcement would have refused.
+fn refused(asked: &QuicListener, profile: &QuicProfile) -> u64 {
+    match asked.mode {
+        Mode::Observe => profile.would().refused,
+        Mode::Enforce => profile.refused(),
+    }
+}
+
+fn figures(asked: &QuicListener, profile: &QuicProfile, over: &[(Duration, f64)]) -> Figures {
+    let over = over.iter().map(|(target, share)| ShareOver {
+        target_wait_us: target.as_micros() as u64,
+        share: *share,
+    });
     let peak = profile.peak();
     let us = |time: Duration| time.as_micros() as u64;
     Figures {
@@ -79,7 +90,7 @@ fn figures(asked: &QuicListener, profile: &QuicProfile) -> Figures {
         seconds: profile.seconds(),
         attempts: profile.attempts(),
         answered: profile.answered(),
-        refused: profile.refused(),
+        refused: refused(asked, profile),
         refused_room: profile.refused_room(),
         refused_in_bursts: profile.refused_in_bursts(),
         refused_wait: profile.refused_wait(),
@@ -96,6 +107,7 @@ fn figures(asked: &QuicListener, profile: &QuicProfile) -> Figures {
         answers_per_second: profile
             .service()
             .map(|service| 1.0 / service.as_secs_f64().max(1e-9)),
+        over: over.collect(),
     }
 }
 
@@ -139,6 +151,18 @@ fn target_reason(asked: &QuicListener, profile: &QuicProfile, decided: &Decided)
             ten(per_second)
         ),
     };
+    let (refused, all) = (refused(asked, profile), profile.attempts());
+    let _ = match asked.mode {
+        Mode::Observe => write!(text, " {now} would have refused"),
+        Mode::Enforce => write!(text, " {now} has refused"),
+    };
+    let share = percent(refused as f64 / all.max(1) as f64);
+    let _ = write!(text, " {share} ({refused} of {all})");
+    for (target, share) in &decided.over {
+        let (target, share) = (format_duration(*target), percent(*share));
+        let _ = write!(text, ", {target} about {share}");
+    }
+    text.push('.');
     if decided.is_too_slow {
         let _ = write!(
             text,
@@ -189,12 +213,13 @@ fn mode_reason(asked: &QuicListener, profile: &QuicProfile, decided: &Decided) -
                 server speak QUIC, and does interfaces name those by which its answers leave? Enforce once quic_answered counts."
             .to_owned();
     }
-    let (refused, all) = (profile.refused(), profile.attempts());
+    let (refused, all) = (refused(asked, profile), profile.attempts());
     let share = percent(refused as f64 / all.max(1) as f64);
     match asked.mode {
         Mode::Enforce => format!("It has refused {refused} of {all} attempts ({share})."),
         Mode::Observe => format!(
-            "It would have refused {refused} of {all} attempts ({share}) at most: enforcing keeps the wait short, and refuses fewer."
+            "It would have refused about {refused} of {all} attempts ({share}): what came, and the server did not answer while the \
+             wait stood."
         ),
     }
 }
@@ -288,8 +313,7 @@ fn tcp(listener: &Listener) -> String {
 mod tests {
     use proptest::prelude::*;
     use weir_core::listener::ListenAddress;
-    use weir_core::profile::quic::QuicLook;
-    use weir_core::quic::{QuicCounters, QuicSocket, QuicVerdict};
+    use weir_core::quic::{QuicCounters, QuicLook, QuicSocket, QuicVerdict};
     use weir_core::suggest::LEAST_CONNECTIONS;
 
     use super::*;

@@ -1,0 +1,250 @@
+//! Servers of QUIC in virtual time, each once in observe mode and once enforced: what `weir_core::forecast::quic` makes of the
+//! first is what the second refuses.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use weir_core::class::OTHER_PRIORITY;
+use weir_core::forecast::quic::{QuicForecast, QuicRule as Rule};
+use weir_core::listener::{ListenAddress, Mode};
+use weir_core::quic::{QuicCounters, QuicListener, QuicLook, QuicRefuse, QuicSocket, QuicVerdict};
+
+use super::{QuicRule, QuicWait};
+use crate::random::Random;
+
+const SECOND_NS: f64 = 1e9;
+/// What an Initial takes of a receive buffer.
+const INITIAL_BYTES: u32 = 2304;
+/// A client repeats its Initial after so long.
+const REPEATED_NS: u64 = 1_000_000_000;
+const ROOM: f64 = 0.5;
+
+#[derive(Debug, Clone, Copy)]
+struct Setup {
+    service_ns: f64,
+    /// Parts of a service time by which each differs, 0 to 1.
+    spread: f64,
+    /// Attempts that come, in parts of what the server can answer.
+    offered: f64,
+    /// Bytes of the buffer in which they wait; `None`: inside the server.
+    buffer_limit: Option<u32>,
+    target_ns: u64,
+    interval_ns: u64,
+    seed: u64,
+}
+
+/// A worker.
+struct World {
+    setup: Setup,
+    enforce: bool,
+    wait: QuicWait,
+    rule: QuicRule,
+    counters: QuicCounters,
+    random: Random,
+    now: f64,
+    next: f64,
+    /// When the worker has answered the first of those who wait.
+    done: Option<f64>,
+    /// Number, time, and how many waited before it.
+    waiting: VecDeque<(u32, u64, u32)>,
+}
+
+impl World {
+    fn new(setup: Setup, enforce: bool) -> World {
+        World {
+            enforce,
+            wait: QuicWait::default(),
+            rule: QuicRule {
+                target_ns: setup.target_ns,
+                interval_ns: setup.interval_ns,
+                room_1024: (ROOM * 1024.0) as u32,
+                floor_1024: 128,
+                refuse: QuicRefuse::Vn,
+            },
+            counters: QuicCounters::default(),
+            random: Random::new(setup.seed),
+            now: SECOND_NS,
+            next: SECOND_NS,
+            done: None,
+            waiting: VecDeque::new(),
+            setup,
+        }
+    }
+
+    fn run(&mut self, for_ns: f64) {
+        let end = self.now + for_ns;
+        loop {
+            let done = self.done.unwrap_or(f64::INFINITY);
+            if self.next.min(done) > end {
+                break;
+            }
+            match self.next <= done {
+                true => self.come(),
+                false => self.answer(),
+            }
+        }
+        self.now = end;
+    }
+
+    fn come(&mut self) {
+        self.now = self.next;
+        let mean = self.setup.service_ns / self.setup.offered;
+        self.next += self.random.exponential(mean);
+        let now = self.now as u64;
+        let bytes = self.waiting.len().saturating_sub(1) as u32 * INITIAL_BYTES;
+        let limit = self.setup.buffer_limit;
+        (self.wait.buffer, self.wait.buffer_limit) = match limit {
+            Some(limit) => (bytes, limit),
+            None => (0, 212_992),
+        };
+        self.wait.look(now, &self.rule);
+        let verdict = self.wait.judge(now, &self.rule, OTHER_PRIORITY);
+        self.counters.0[verdict as usize] += 1;
+        let is_let_in = matches!(verdict, QuicVerdict::QuicAdmitted | QuicVerdict::QuicFloor);
+        if self.enforce && !is_let_in {
+            return;
+        }
+        let behind = self.wait.pending();
+        let number = self.wait.let_in(now);
+        // One that finds no room is lost.
+        if limit.is_none_or(|limit| bytes < limit) {
+            self.waiting.push_back((number, now, behind));
+            if self.waiting.len() == 1 {
+                self.work();
+            }
+        }
+    }
+
+    fn work(&mut self) {
+        let spread = 1.0 + self.setup.spread * (2.0 * self.random.unit() - 1.0);
+        self.done = Some(self.now + self.setup.service_ns * spread);
+    }
+
+    fn answer(&mut self) {
+        self.now = self.done.take().unwrap();
+        let (number, at, behind) = self.waiting.pop_front().unwrap();
+        let (now, after) = (self.now as u64, self.now as u64 - at);
+        match after > REPEATED_NS {
+            true => self.wait.settle(number, now),
+            false => self.wait.answer(number, now, after, behind),
+        }
+        self.counters.0[QuicVerdict::QuicAnswered as usize] += 1;
+        if !self.waiting.is_empty() {
+            self.work();
+        }
+    }
+
+    fn socket(&self) -> QuicSocket {
+        let wait = &self.wait;
+        let service = (wait.service_ns > 0).then(|| Duration::from_nanos(wait.service_ns));
+        QuicSocket {
+            pending: wait.pending(),
+            wait: service.map(|service| service * wait.pending()),
+            service,
+            buffer: wait.buffer,
+            buffer_limit: wait.buffer_limit,
+            standing: wait.standing && wait.pending() > 0,
+        }
+    }
+}
+
+/// Half of the time at one speed, half at another.
+fn halves(world: &mut World, faster: f64, mut run: impl FnMut(&mut World)) {
+    let half = (20.0 * SECOND_NS).max(600.0 * world.setup.service_ns);
+    for speed in [1.0, faster] {
+        world.setup.service_ns /= speed;
+        world.setup.offered /= speed;
+        for _ in 0..(half / SECOND_NS * 4.0) as u32 {
+            world.run(SECOND_NS / 4.0);
+            run(world);
+        }
+    }
+}
+
+fn forecast(setup: Setup, faster: f64) -> (f64, f64) {
+    let address = ListenAddress {
+        ip: None,
+        port: 443,
+    };
+    let listener = QuicListener {
+        mode: Mode::Observe,
+        target_wait: Duration::from_nanos(setup.target_ns),
+        interval: Duration::from_nanos(setup.interval_ns),
+        room: ROOM,
+        ..QuicListener::new("h3", address)
+    };
+    let rule = Rule::from(&listener);
+    let mut forecast = QuicForecast::default();
+    let mut take = |world: &World| {
+        forecast.take(
+            &rule,
+            &QuicLook {
+                at: Duration::from_nanos(world.now as u64),
+                listener: &listener,
+                counters: &world.counters,
+                sockets: &[world.socket()],
+            },
+        );
+    };
+    let mut world = World::new(setup, false);
+    take(&world);
+    halves(&mut world, faster, |world| take(world));
+    let (counters, would) = (world.counters, forecast.would());
+    let verdicts = counters.refused() as f64 / (counters.refused() + counters.let_in()) as f64;
+    (verdicts, would.share())
+}
+
+fn enforced(setup: Setup, faster: f64) -> f64 {
+    let mut world = World::new(setup, true);
+    halves(&mut world, faster, |_| {});
+    let (refused, let_in) = (world.counters.refused(), world.counters.let_in());
+    refused as f64 / (refused + let_in) as f64
+}
+
+fn world(seed: u64) -> (Setup, f64) {
+    let mut random = Random::new(seed);
+    let mut one_of = |choices: &[f64]| {
+        let at = (random.unit() * choices.len() as f64) as usize;
+        choices[at.min(choices.len() - 1)]
+    };
+    let offered = one_of(&[0.5, 0.8, 0.95, 1.1, 1.5, 2.0, 3.0, 10.0]);
+    let (spread, buffer) = (
+        one_of(&[0.0, 0.3, 0.9]),
+        one_of(&[0.0, 212_992.0, 2097152.0]),
+    );
+    let faster = one_of(&[1.0, 1.0, 0.5, 2.0]);
+    let target_ms = one_of(&[20.0, 20.0, 100.0]);
+    let places = one_of(&[0.5, 2.0, 5.0, 10.0, 50.0]);
+    let setup = Setup {
+        service_ns: target_ms * 1e6 / places,
+        spread,
+        offered,
+        buffer_limit: (buffer > 0.0).then_some(buffer as u32),
+        target_ns: (target_ms * 1e6) as u64,
+        interval_ns: 100_000_000,
+        seed,
+    };
+    (setup, faster)
+}
+
+#[test]
+fn what_observing_forecasts_is_within_ten_points_of_what_enforcing_refuses() {
+    let (mut wrong, mut far) = (Vec::new(), 0);
+    for seed in 1..=200 {
+        let (setup, faster) = world(seed);
+        let ((verdicts, would), enforced) = (forecast(setup, faster), enforced(setup, faster));
+        far += u32::from((verdicts - enforced).abs() > 0.1);
+        if (would - enforced).abs() > 0.1 {
+            wrong.push(format!(
+                "{would:.2} for {enforced:.2} (verdicts {verdicts:.2}), then {faster} times as fast: {setup:?}"
+            ));
+        }
+    }
+    println!(
+        "{} are wrong; of verdicts {far}\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    assert!(wrong.is_empty());
+    assert!(far > 50, "the verdicts alone would do");
+}
