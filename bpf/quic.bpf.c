@@ -76,8 +76,10 @@ struct {
 /* Elements of flows; a power of two. Both are set before the programs are loaded. */
 const volatile u32 flow_pairs = WEIR_QUIC_FLOWS_LEAST / 2;
 
+/* What can be mapped begins at a page, so a slot is a cache line. Nobody maps it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, WEIR_QUIC_FLOWS_LEAST / 2);
 	__type(key, u32);
 	__type(value, struct quic_pair);
@@ -531,7 +533,7 @@ __noinline int remember(const struct datagram *d, const struct quic_slot *what)
 static __always_inline void begin(struct quic_state *state, const struct datagram *d, struct quic_slot *attempt)
 {
 	attempt->behind = quic_pending(state);
-	attempt->turn = quic_turn(quic_let_in(state, d->now), QUIC_UNDER_WAY);
+	attempt->turn = quic_turn(d->flow, quic_let_in(state, d->now), QUIC_UNDER_WAY);
 	remember(d, attempt);
 }
 
@@ -620,7 +622,7 @@ __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, st
 		begin(state, d, &attempt);
 		return PASS;
 	}
-	attempt.turn = quic_turn(0, QUIC_REFUSED);
+	attempt.turn = quic_turn(d->flow, 0, QUIC_REFUSED);
 	attempt.verdict = v;
 	remember(d, &attempt);
 	return refuse(skb, d, v);
@@ -637,29 +639,50 @@ static __always_inline bool begins_anew(const struct quic_slot *attempt, const s
 	return attempt->server_id || (s64)(d->now - attempt->at_ns) > (s64)ATTEMPT_FOR_NS;
 }
 
-/* A packet of an attempt that was let in. Global. */
-__noinline int goes_on(struct quic_slot *attempt, struct datagram *d)
+/* The server has asked it for its address, and now it is to be answered. Global. */
+__noinline int comes_back(struct quic_slot *slot, struct datagram *d, u64 turn)
 {
-	struct quic_slot again = {};
+	struct quic_server server;
 	struct quic_state *state;
-	u64 turn;
 
-	if (!attempt || !d || d->packet.kind != QUIC_INITIAL)
+	if (!slot || !d || !quic_turn_swap(slot, turn, quic_turn_with(turn, QUIC_WRITING)))
 		return PASS;
-	turn = *(volatile u64 *)&attempt->turn;
-	if (quic_turn_fate(turn) == QUIC_UNDER_WAY && (s64)(d->now - attempt->at_ns) > (s64)REPEATED_NS)
-		quic_slot_turn(attempt, d->flow, turn, QUIC_LATE);
-	/* Its hello may have more datagrams, for each of which the server may send a Retry. The client goes by the first one. */
-	if (quic_turn_fate(turn) != QUIC_RETRIED || d->to_hash != attempt->server_id)
-		return PASS;
-	/* The server has asked it for its address, and now it is to be answered. */
-	again.server = attempt->server;
-	again.first_id = attempt->first_id;
-	again.server_id = attempt->server_id;
-	state = bpf_map_lookup_elem(&states, &again.server);
-	if (state)
-		begin(state, d, &again);
+	server = slot->server;
+	state = bpf_map_lookup_elem(&states, &server);
+	if (state) {
+		slot->behind = quic_pending(state);
+		slot->at_ns = d->now;
+		turn = quic_turn(d->flow, quic_let_in(state, d->now), QUIC_UNDER_WAY);
+	}
+	quic_slot_publish(slot, turn);
 	return PASS;
+}
+
+/* A packet of an attempt that was let in; turn: its word. */
+static __always_inline int goes_on(struct quic_slot *slot, struct datagram *d, u64 turn)
+{
+	enum quic_fate fate = quic_turn_fate(turn);
+
+	if (d->packet.kind != QUIC_INITIAL)
+		return PASS;
+	if (fate == QUIC_UNDER_WAY && (s64)(d->now - slot->at_ns) > (s64)REPEATED_NS)
+		quic_turn_swap(slot, turn, quic_turn_with(turn, QUIC_LATE));
+	/* Its hello may have more datagrams, for each of which the server may send a Retry. The client goes by the first one. */
+	if (fate == QUIC_RETRIED && d->to_hash == slot->server_id)
+		return comes_back(slot, d, turn);
+	return PASS;
+}
+
+/* A further packet of a client that was refused a moment ago. */
+static __always_inline int refuse_again(struct __sk_buff *skb, struct datagram *d, const struct quic_policy *policy,
+					struct quic_slot *slot, u64 turn)
+{
+	u32 verdict = slot->verdict;
+
+	if (!quic_turn_stays(slot, turn) || !is_alone(skb, d))
+		return PASS;
+	count(policy->counters, VERDICT_quic_refused_again);
+	return policy->observe ? PASS : refuse(skb, d, verdict);
 }
 
 /* Whether this follows an Initial that was refused a moment ago. Signed: another CPU may have judged it a moment later. */
@@ -677,6 +700,7 @@ __noinline int on_long(struct __sk_buff *skb, u32 said)
 	struct quic_place place;
 	struct quic_slot *slot;
 	bool begins, refused;
+	u64 turn;
 
 	if (!d || !datagram_read(skb, d, said, false))
 		return PASS;
@@ -688,14 +712,16 @@ __noinline int on_long(struct __sk_buff *skb, u32 said)
 		return PASS;
 	d->now = bpf_ktime_get_ns();
 	slot = slot_of(d);
-	refused = slot && quic_turn_fate(slot->turn) == QUIC_REFUSED;
-	if (slot && !refused && !(begins && begins_anew(slot, d)))
-		return goes_on(slot, d);
-	if (refused && follows_refusal(slot, d)) {
-		if (!is_alone(skb, d))
+	if (slot) {
+		turn = quic_turn_of(slot, d->flow);
+		/* Another CPU judges this client, or has just given its slot away. */
+		if (quic_turn_fate(turn) == QUIC_WRITING)
 			return PASS;
-		count(policy->counters, VERDICT_quic_refused_again);
-		return policy->observe ? PASS : refuse(skb, d, slot->verdict);
+		refused = quic_turn_fate(turn) == QUIC_REFUSED;
+		if (refused && follows_refusal(slot, d))
+			return refuse_again(skb, d, policy, slot, turn);
+		if (!refused && !(begins && begins_anew(slot, d)))
+			return goes_on(slot, d, turn);
 	}
 	if (!begins || !is_for_host(skb, CTX_LOAD(skb, ifindex), (u64)buffer->dev, &d->tuple, d->v6, IPPROTO_UDP))
 		return PASS;

@@ -8,10 +8,12 @@
  * one that has its hash, or the one that gives way. A look reads two lines that lie side by
  * side; an LRU hash of the kernel reads about seven, and locks.
  *
- * CPUs share it without a lock. A slot's word is `turn`, an attempt's number and its
- * fate. Who takes a slot swaps it for QUIC_WRITING first and for the new word last;
- * nobody waits for a slot that is written. A fate changes by compare and swap, so who
- * has lost the slot meanwhile changes nothing.
+ * CPUs share it without a lock. A slot's word is `turn`: the attempt's number, bits of
+ * its client's hash, and its fate. Who takes a slot swaps in a word of QUIC_WRITING
+ * first and the new word last; nobody waits for a slot that is written. A fate changes
+ * by compare and swap, so who has lost the slot meanwhile changes nothing. On arm64
+ * what stands beside the word may be read before it: then, once in a long while, the
+ * time of an answer is that of the same client's attempt before.
  */
 #ifndef WEIR_QUIC_FLOWS_H
 #define WEIR_QUIC_FLOWS_H
@@ -20,11 +22,19 @@
 #include "lib/quic_wait.h"
 #include "lib/types.h"
 
-/* What is remembered of a client that was let in outlives by so much what is of a refused one: that may be one of a flood. */
+/*
+ * What is remembered of a client that was let in outlives by so much what is of a refused one, which may be one of a flood.
+ * Whoever was sent a Retry may be made up too, until it comes back.
+ */
 #define QUIC_KEPT_NS 30000000000ULL
+#define QUIC_KEPT_RETRIED_NS 1000000000ULL
+/* No refused one takes the slot of one that waits for its answer; and none that of one that has it, for some round trips. */
+#define QUIC_SPARED_NS QUIC_FORGOTTEN_NS
+#define QUIC_SPARED_ANSWERED_NS 500000000ULL
 
 /* What became of an attempt. LATE: the client has repeated its Initial after a time-out. */
 enum quic_fate { QUIC_UNDER_WAY, QUIC_LATE, QUIC_ANSWERED, QUIC_RETRIED, QUIC_REFUSED, QUIC_WRITING };
+#define QUIC_FATE_BITS 7U
 
 /*
  * An attempt is known by its client, which keeps its address, port and connection ID until it is established, and by whom it
@@ -48,7 +58,7 @@ struct quic_flow_keys {
 struct quic_slot {
 	u64 client;		/* its hash; 0: none had it yet */
 	u64 at_ns;		/* when the attempt was judged */
-	u64 turn;		/* its number among those that were let in there << 32 | enum quic_fate; atomic */
+	u64 turn;		/* as of quic_turn(); atomic */
 	struct quic_server server; /* for which it was judged */
 	u32 behind;		/* so many were not answered before it */
 	u32 first_id;		/* hash of the connection ID that its first packet went to */
@@ -62,9 +72,16 @@ struct quic_pair {
 	struct quic_slot way[2];
 };
 
+/* One to one: without it the hashes of any two clients that differ by the same would differ by the same. */
+static __always_inline u64 quic_mix(u64 sum)
+{
+	sum = (sum ^ sum >> 32) * 0x9e3779b97f4a7c15ULL;
+	return sum ^ sum >> 32;
+}
+
 /*
- * Twice 32 bits of a multilinear hash (Carter, Wegman 1979; the upper half of sums of products, Dietzfelbinger
- * 1996): for clients that differ, whatever they are, each half is the same once in 2^32 keys. Never 0.
+ * Twice 32 bits of a multilinear hash (Carter, Wegman 1979): of clients that differ, whatever they are, each sum
+ * is the same once in 2^32 keys at most. Never 0.
  */
 static __always_inline u64 quic_client_hash(const struct quic_client *client,
 					    const volatile struct quic_flow_keys *keys)
@@ -77,7 +94,7 @@ static __always_inline u64 quic_client_hash(const struct quic_client *client,
 		high += keys->word[0][i] * word[i];
 		low += keys->word[1][i] * word[i];
 	}
-	return (high >> 32 << 32) | low >> 32 | 1;
+	return (quic_mix(high) >> 32 << 32) | quic_mix(low) >> 32 | 1;
 }
 
 /* The pair of a client, of so many (a power of two). */
@@ -94,6 +111,12 @@ static __always_inline struct quic_slot *quic_slot_find(struct quic_pair *pair, 
 	return *(volatile u64 *)&pair->way[1].client == client ? &pair->way[1] : NULL;
 }
 
+/* number: of the attempt, among those that were let in at its socket; of a refused one 0. */
+static __always_inline u64 quic_turn(u64 client, u32 number, enum quic_fate fate)
+{
+	return (u64)number << 32 | ((u32)client & ~QUIC_FATE_BITS) | fate;
+}
+
 static __always_inline u32 quic_turn_number(u64 turn)
 {
 	return turn >> 32;
@@ -101,40 +124,78 @@ static __always_inline u32 quic_turn_number(u64 turn)
 
 static __always_inline enum quic_fate quic_turn_fate(u64 turn)
 {
-	return (u32)turn;
+	return (u32)turn & QUIC_FATE_BITS;
 }
 
-static __always_inline u64 quic_turn(u32 number, enum quic_fate fate)
+static __always_inline u64 quic_turn_with(u64 turn, enum quic_fate fate)
 {
-	return (u64)number << 32 | fate;
+	return (turn & ~(u64)QUIC_FATE_BITS) | fate;
+}
+
+/* The word of a slot that was found for the client. Is the slot another one's by now, it says QUIC_WRITING. */
+static __always_inline u64 quic_turn_of(const struct quic_slot *slot, u64 client)
+{
+	u64 turn = *(volatile u64 *)&slot->turn;
+
+	return ((u32)turn ^ (u32)client) & ~QUIC_FATE_BITS ? QUIC_WRITING : turn;
+}
+
+/* turn: as it was read. False: another CPU was first. */
+static __always_inline bool quic_turn_swap(struct quic_slot *slot, u64 turn, u64 next)
+{
+	return __sync_val_compare_and_swap(&slot->turn, turn, next) == turn;
+}
+
+/* Whether the slot still has this word: then what was read of it before belongs to it. */
+static __always_inline bool quic_turn_stays(struct quic_slot *slot, u64 turn)
+{
+	return quic_turn_swap(slot, turn, turn);
 }
 
 /* Of two slots, the one that is remembered less long has the lower one. */
-static __always_inline u64 quic_slot_until(const struct quic_slot *slot)
+static __always_inline u64 quic_slot_until(const struct quic_slot *slot, u64 turn)
 {
+	enum quic_fate fate = quic_turn_fate(turn);
+
 	if (!slot->client)
 		return 0;
-	return slot->at_ns + (quic_turn_fate(slot->turn) == QUIC_REFUSED ? 0 : QUIC_KEPT_NS);
+	return slot->at_ns + (fate == QUIC_REFUSED ? 0 : fate == QUIC_RETRIED ? QUIC_KEPT_RETRIED_NS : QUIC_KEPT_NS);
+}
+
+/* Whether a refused attempt may take the slot. */
+static __always_inline bool quic_slot_yields(const struct quic_slot *slot, u64 turn, u64 now)
+{
+	enum quic_fate fate = quic_turn_fate(turn);
+	u64 spared = fate == QUIC_ANSWERED || fate == QUIC_RETRIED ? QUIC_SPARED_ANSWERED_NS : QUIC_SPARED_NS;
+
+	return !slot->client || fate == QUIC_REFUSED || (s64)(now - slot->at_ns) >= (s64)spared;
 }
 
 /*
- * Takes the client's slot, or the one that gives way. NULL: another CPU is about to write it. Or the attempt was refused, and
- * both of the pair were let in a moment ago: whoever sends many attempts does not make those forgotten.
+ * Takes the client's slot, or the one that gives way. NULL: another CPU writes it. Or the attempt was refused, and both of
+ * the pair were let in a moment ago: whoever sends many attempts does not make those forgotten.
  */
 static __always_inline struct quic_slot *quic_slot_take(struct quic_pair *pair, u64 client, u64 now, bool refused)
 {
+	/* Read before the choice: one that comes into the slot after it keeps the slot. */
+	u64 first = *(volatile u64 *)&pair->way[0].turn, second = *(volatile u64 *)&pair->way[1].turn, turn;
 	struct quic_slot *slot = quic_slot_find(pair, client);
-	u64 seen;
+	bool own = slot;
 
-	if (!slot) {
-		slot = &pair->way[quic_slot_until(&pair->way[1]) < quic_slot_until(&pair->way[0])];
-		if (refused && (s64)(quic_slot_until(slot) - now) > (s64)(QUIC_KEPT_NS - QUIC_FORGOTTEN_NS))
-			return NULL;
-	}
-	seen = *(volatile u64 *)&slot->turn;
-	if (seen == QUIC_WRITING || __sync_val_compare_and_swap(&slot->turn, seen, QUIC_WRITING) != seen)
+	if (!own)
+		slot = &pair->way[quic_slot_until(&pair->way[1], second) < quic_slot_until(&pair->way[0], first)];
+	turn = slot == &pair->way[0] ? first : second;
+	if (refused && !own && !quic_slot_yields(slot, turn, now))
+		return NULL;
+	if (quic_turn_fate(turn) == QUIC_WRITING || !quic_turn_swap(slot, turn, quic_turn(client, 0, QUIC_WRITING)))
 		return NULL;
 	return slot;
+}
+
+/* Gives the slot its word, after all else was written. Not by a store: on arm64 it would not wait for those before it. */
+static __always_inline void quic_slot_publish(struct quic_slot *slot, u64 turn)
+{
+	__sync_lock_test_and_set(&slot->turn, turn);
 }
 
 /* Remembers a client's attempt: `what` but for the client and the time. False: there is no slot for it. */
@@ -151,41 +212,33 @@ static __always_inline bool quic_slot_write(struct quic_pair *pair, u64 client, 
 	slot->first_id = what->first_id;
 	slot->server_id = what->server_id;
 	slot->verdict = what->verdict;
-	/* Not a store: on arm64 it would not wait for those before it. */
-	__sync_lock_test_and_set(&slot->turn, what->turn);
+	quic_slot_publish(slot, what->turn);
 	return true;
-}
-
-/*
- * Changes the fate of a client's attempt; turn: as it was read. False: another CPU was first, with this or with the slot. The
- * second look at the client is for CPUs that read the word and the client in another order.
- */
-static __always_inline bool quic_slot_turn(struct quic_slot *slot, u64 client, u64 turn, enum quic_fate fate)
-{
-	u64 next = quic_turn(quic_turn_number(turn), fate);
-	volatile u64 *whose = &slot->client;
-
-	return *whose == client && __sync_val_compare_and_swap(&slot->turn, turn, next) == turn && *whose == client;
 }
 
 /*
  * The server has sent its first packet, which is none or a Retry. Says what was remembered before, and true, if
- * the attempt waited for it. What is read before the fate changes is of this attempt: who takes the slot
- * swaps the word before, and writes another number.
+ * the attempt waited for it.
  */
 static __always_inline bool quic_slot_answer(struct quic_slot *slot, u64 client, bool retry, u32 server_id, struct quic_slot *was)
 {
-	was->turn = *(volatile u64 *)&slot->turn;
-	if (quic_turn_fate(was->turn) >= QUIC_ANSWERED)
-		return false;
-	was->server = slot->server;
-	was->at_ns = slot->at_ns;
-	was->behind = slot->behind;
-	if (!quic_slot_turn(slot, client, was->turn, retry ? QUIC_RETRIED : QUIC_ANSWERED))
-		return false;
-	/* The server's own ID, to which the client sends from now on. */
-	slot->server_id = server_id;
-	return true;
+	bool changed = false;
+
+	/* Once more, if the client has repeated its Initial in this moment (QUIC_LATE). */
+#pragma unroll
+	for (u32 i = 0; i < 2 && !changed; i++) {
+		was->turn = quic_turn_of(slot, client);
+		if (quic_turn_fate(was->turn) >= QUIC_ANSWERED)
+			return false;
+		was->server = slot->server;
+		was->at_ns = slot->at_ns;
+		was->behind = slot->behind;
+		changed = quic_turn_swap(slot, was->turn, quic_turn_with(was->turn, retry ? QUIC_RETRIED : QUIC_ANSWERED));
+	}
+	/* The server's own ID, to which the client sends from now on. In a slot that another one has taken it does no harm. */
+	if (changed)
+		slot->server_id = server_id;
+	return changed;
 }
 
 #endif

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use weir_kernel::testing::quic::{CPair, client_hash, pair_of};
-use weir_models::quic::flows::{self, Pair, Remembered};
+use weir_models::quic::flows::{self, Fate, Pair, Remembered};
 
 mod seed;
 use seed::runner;
@@ -32,21 +32,30 @@ fn c_remembers_what_the_model_does() {
     // Steps around the two seconds and the thirty of the rule.
     let step =
         prop_oneof![5 => 0u64..200_000_000, 2 => 0u64..3_000_000_000, 1 => 0u64..40_000_000_000];
-    let attempts = prop::collection::vec((step, 2u64..8, any::<bool>()), 1..100);
+    let fate = prop::sample::select(vec![
+        Fate::UnderWay,
+        Fate::Late,
+        Fate::Answered,
+        Fate::Retried,
+        Fate::Refused,
+    ]);
+    // Hashes that differ where the word has them.
+    let attempts = prop::collection::vec((step, 1u64..7, fate), 1..100);
     runner(10_000)
         .run(&attempts, |attempts| {
             let (c, mut model) = (CPair::default(), Pair::default());
             let mut at_ns = 1;
-            for (n, (step, client, refused)) in attempts.into_iter().enumerate() {
+            for (n, (step, client, fate)) in attempts.into_iter().enumerate() {
                 at_ns += step;
-                let number = (!refused).then_some(n as u32);
+                let client = client << 3 | 1;
                 let written = model.write(Remembered {
                     client,
                     at_ns,
-                    refused,
+                    fate,
                 });
-                prop_assert_eq!(c.write(client, at_ns, number, n as u32), written);
-                for client in 2..8 {
+                prop_assert_eq!(c.write(client, at_ns, n as u32, fate, n as u32), written);
+                for client in 1..7 {
+                    let client = client << 3 | 1;
                     prop_assert_eq!(c.find(client), model.find(client), "{}", client);
                 }
             }
@@ -55,21 +64,26 @@ fn c_remembers_what_the_model_does() {
         .unwrap();
 }
 
-/// Each attempt has a number of its own, which stands in all its fields.
+/// Each attempt has a mark of its own, which stands in all its fields. Of several sockets some have the same number.
 #[test]
 fn an_answer_is_of_one_attempt_whoever_writes_meanwhile() {
     const ENOUGH: u64 = 20_000;
     const ATTEMPTS: u64 = 3_000_000;
+    const NUMBERS: u32 = 1000;
     let (pair, now, seen) = (CPair::default(), AtomicU64::new(1), AtomicU64::new(0));
     let answered: Vec<AtomicBool> = (0..2 * ATTEMPTS).map(|_| AtomicBool::new(false)).collect();
     let writing = AtomicU64::new(2);
     let write = &|writer: u64| {
         for n in 0..ATTEMPTS {
-            let number = (writer * ATTEMPTS + n) as u32;
+            let mark = (writer * ATTEMPTS + n) as u32;
             // Refused ones too: they overwrite.
-            let let_in = (n % 7 != 0).then_some(number);
+            let fate = match n % 7 {
+                0 => Fate::Refused,
+                _ => Fate::UnderWay,
+            };
             let at_ns = now.fetch_add(1_000_000_000, Ordering::Relaxed);
-            pair.write(2 + (n + writer) % 5, at_ns, let_in, number);
+            let client = (n + writer) % 5 + 1;
+            pair.write(client << 3 | 1, at_ns, mark % NUMBERS, fate, mark);
             if seen.load(Ordering::Relaxed) > ENOUGH {
                 break;
             }
@@ -78,10 +92,15 @@ fn an_answer_is_of_one_attempt_whoever_writes_meanwhile() {
     };
     let read = || {
         for n in 0.. {
-            if let Some((number, _, marks)) = pair.answer(2 + n % 5) {
-                assert_eq!(marks, [number; 3], "parts of two attempts");
-                let twice = answered[number as usize].swap(true, Ordering::Relaxed);
-                assert!(!twice, "{number} was answered twice");
+            if let Some((number, _, marks)) = pair.answer((n % 5 + 1) << 3 | 1) {
+                let mark = marks[0];
+                assert_eq!(
+                    (marks, number),
+                    ([mark; 3], mark % NUMBERS),
+                    "parts of two attempts"
+                );
+                let twice = answered[mark as usize].swap(true, Ordering::Relaxed);
+                assert!(!twice, "{mark} was answered twice");
                 seen.fetch_add(1, Ordering::Relaxed);
             }
             if writing.load(Ordering::Relaxed) == 0 {

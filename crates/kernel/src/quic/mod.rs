@@ -135,9 +135,12 @@ impl Quic {
                 .map_err(of_libbpf("put a QUIC listener in force"))?;
             self.places.insert(place.clone(), *policy);
         }
-        for place in self.places.keys().filter(|at| !wanted.contains_key(*at)) {
-            map.delete(place)
+        let leaving = |at: &Vec<u8>| !wanted.contains_key(at);
+        let leaving: Vec<Vec<u8>> = self.places.keys().cloned().filter(leaving).collect();
+        for place in leaving {
+            map.delete(&place)
                 .map_err(of_libbpf("take a QUIC listener away"))?;
+            self.places.remove(&place);
         }
         self.mark_ports(wanted.keys().cloned().collect());
         (self.places, self.slots) = (wanted, slots);
@@ -311,8 +314,15 @@ impl Quic {
         let names: BTreeMap<u32, &String> =
             names.map(|(name, slot)| (u32::from(*slot), name)).collect();
         let (mut all, now) = (BTreeMap::<String, Vec<QuicSocket>>::new(), now_ns());
-        for (server, state) in self.states()? {
-            if let (Some(name), Some(socket)) = (names.get(&server.counters), report(&state, now)) {
+        let states = self.states()?;
+        let mut newest = BTreeMap::<u32, u64>::new();
+        for (server, state) in &states {
+            let newest = newest.entry(server.counters).or_default();
+            *newest = (*newest).max(state.admitted_ns);
+        }
+        for (server, state) in &states {
+            let reported = report(state, now, newest[&server.counters]);
+            if let (Some(name), Some(socket)) = (names.get(&server.counters), reported) {
                 all.entry((*name).clone()).or_default().push(socket);
             }
         }
@@ -380,7 +390,9 @@ fn programs_of<'a>(skel: &'a QuicSkel<'_>) -> Programs<'a> {
 }
 
 /// `None`: nothing has come for long.
-fn report(state: &quic_state, now: u64) -> Option<QuicSocket> {
+/// `newest`: when the last attempt came to any socket of the listener. If that was another one for a while, this one may be
+/// closed: it answers none, and nothing is in its buffer.
+fn report(state: &quic_state, now: u64, newest: u64) -> Option<QuicSocket> {
     if now.saturating_sub(state.admitted_ns) > REPORTED_FOR_NS {
         return None;
     }
@@ -392,15 +404,44 @@ fn report(state: &quic_state, now: u64) -> Option<QuicSocket> {
         true => 0,
         false => (waiting as i32).max(0) as u32,
     };
-    let service = (state.service_ns > 0).then(|| Duration::from_nanos(state.service_ns));
+    let is_asked = newest.saturating_sub(state.admitted_ns) <= FORGOTTEN_NS;
+    let service =
+        (state.service_ns > 0 && is_asked).then(|| Duration::from_nanos(state.service_ns));
     Some(QuicSocket {
         pending,
         wait: service.map(|service| service * pending),
         service,
-        buffer: state.buffer,
+        buffer: if is_asked { state.buffer } else { 0 },
         buffer_limit: state.buffer_limit,
         standing: state.standing != 0 && pending > 0,
     })
 }
 
 const _: () = assert!(size_of::<quic_counters>() == 8 * QUIC_VERDICTS.len());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_of_a_server_that_has_started_again_answers_none_any_more() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let state = quic_state {
+            admitted_ns: 100 * SECOND_NS,
+            silent_ns: 100 * SECOND_NS,
+            service_ns: 2_000_000,
+            buffer: 900,
+            buffer_limit: 1000,
+            ..Default::default()
+        };
+        let told = |newest_s, now_s| {
+            let socket = report(&state, now_s * SECOND_NS, newest_s * SECOND_NS);
+            socket.map(|one| (one.service.is_some(), one.buffer, one.buffer_limit))
+        };
+        // An idle server is as it was at the last attempt.
+        assert_eq!(told(100, 130), Some((true, 900, 1000)));
+        assert_eq!(told(101, 130), Some((true, 900, 1000)));
+        assert_eq!(told(103, 103), Some((false, 0, 1000)));
+        assert_eq!(told(161, 161), None);
+    }
+}

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use weir_core::class::Bucket;
 use weir_core::quic::{QUIC_VERDICTS, QuicVerdict};
-use weir_models::quic::flows::{CLIENT_WORDS, FlowKeys};
+use weir_models::quic::flows::{CLIENT_WORDS, Fate, FlowKeys};
 use weir_models::quic::{HEAD, QuicRule, QuicWait};
 
 use super::run::{Judged, judge};
@@ -17,8 +17,6 @@ use crate::quic::skel::types::{quic_policy, quic_state};
 
 plain!(quic_client);
 
-/// `QUIC_REFUSED` of bpf/lib/quic_flows.h.
-const REFUSED: u64 = 4;
 /// `QUIC_BUFFER` of bpf/lib/quic.h.
 const BUFFER: usize = 64;
 
@@ -145,15 +143,11 @@ impl CPair {
         usize::try_from(way).ok()
     }
 
-    /// `quic_slot_write()` of an attempt that was let in under this number, or that was refused (none). All other fields are
-    /// `mark`. False: there is no slot for it.
-    pub fn write(&self, client: u64, now: u64, number: Option<u32>, mark: u32) -> bool {
-        let turn = match number {
-            Some(number) => u64::from(number) << 32,
-            None => REFUSED,
-        };
+    /// `quic_slot_write()` of an attempt with this number and fate. All other fields are `mark`. False: there is no slot for it.
+    pub fn write(&self, client: u64, now: u64, number: u32, fate: Fate, mark: u32) -> bool {
         let mut what = quic_slot {
-            turn,
+            // quic_turn()
+            turn: u64::from(number) << 32 | client & 0xffff_fff8 | fate as u64,
             behind: mark,
             first_id: mark,
             server_id: mark,
