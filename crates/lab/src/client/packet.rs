@@ -32,6 +32,8 @@ pub struct Segment<'a> {
     pub ack: u32,
     /// TSval and TSecr (RFC 7323), if the segment has the option.
     pub timestamps: Option<(u32, u32)>,
+    /// Whoever sends it takes no data for now (window 0); never of a segment that goes out.
+    pub window_closed: bool,
     /// Data.
     pub payload: &'a [u8],
 }
@@ -193,6 +195,7 @@ pub fn parse(frame: &[u8]) -> Option<Incoming<'_>> {
         seq: be32(&tcp[4..8]),
         ack: be32(&tcp[8..12]),
         timestamps: find_timestamps(options),
+        window_closed: tcp[14..16] == [0, 0],
         payload: &tcp[header_bytes..],
     };
     let port = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
@@ -302,6 +305,7 @@ mod tests {
             seq: 7,
             ack: 0,
             timestamps: Some((9, 0)),
+            window_closed: false,
             payload: b"",
         };
         [

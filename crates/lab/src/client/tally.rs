@@ -48,6 +48,8 @@ pub struct Fate {
     pub timed_out: u64,
     /// Got a reply that is no use.
     pub bad_reply: u64,
+    /// Of those: with status 429 or 503.
+    pub busy: u64,
     /// Of those reset or timed out: had a SYN/ACK, but no byte of the request was acknowledged.
     pub false_establishments: u64,
     /// Of the served: SYN sent again by timer before.
@@ -156,7 +158,10 @@ impl Fate {
                 self.timed_out += 1;
                 self.false_establishments += u64::from(false_establishment);
             }
-            Event::BadReply => self.bad_reply += 1,
+            Event::BadReply { busy } => {
+                self.bad_reply += 1;
+                self.busy += u64::from(busy);
+            }
             Event::WaitedForFin => self.waited_for_fin += 1,
             Event::IgnoredReset => self.ignored_resets += 1,
             _ => {}

@@ -82,7 +82,10 @@ pub enum Event {
         waited_request: bool,
     },
     /// A reply came that is no use: other status, not HTTP, or cut short.
-    BadReply,
+    BadReply {
+        /// Its status is 429 or 503, by which servers and proxies say that there are too many clients.
+        busy: bool,
+    },
     /// A RST answered the SYN (the last try of win-emu).
     Refused,
     /// A RST came after the SYN/ACK and before the reply.
@@ -109,7 +112,7 @@ impl Event {
         use Event::*;
         matches!(
             self,
-            Served { .. } | BadReply | Refused | Reset { .. } | TimedOut { .. }
+            Served { .. } | BadReply { .. } | Refused | Reset { .. } | TimedOut { .. }
         )
     }
 }
@@ -147,6 +150,13 @@ const REQUEST_RETRANSMITTED: u8 = 4;
 const REQUEST_ACKED: u8 = 8;
 const TIMESTAMPS: u8 = 16;
 const BAD_STATUS: u8 = 32;
+/// The bad status is one of [`BUSY_STATUSES`].
+const BUSY_STATUS: u8 = 64;
+/// The server takes no data yet, as a SYN proxy that has not reached it; the request is not sent.
+const REQUEST_HELD: u8 = 128;
+
+/// Too Many Requests, Service Unavailable.
+const BUSY_STATUSES: [u16; 2] = [429, 503];
 
 /// The head of the reply is not complete.
 const HEAD_PENDING: u32 = u32::MAX;
@@ -265,6 +275,10 @@ impl Connection {
             _ if segment.has(flag::SYN) => self.repeat_handshake_ack(segment, now_ns, sink),
             _ => {
                 self.take_ack(segment, now_ns, rules);
+                if self.flags & REQUEST_HELD != 0 && !segment.window_closed {
+                    self.send_request(now_ns, rules, sink);
+                    self.arm_request_timer(now_ns, rules);
+                }
                 self.take_data(segment, now_ns, rules, heads, sink);
             }
         }
@@ -318,9 +332,18 @@ impl Connection {
         sink.note(Event::Connected);
         sink.note(Event::SynAckAcked);
         self.send(flag::ACK, 1, b"", now_ns, sink);
-        self.send(flag::ACK | flag::PSH, 1, &rules.request, now_ns, sink);
-        self.snd_nxt = 1 + rules.request.len() as u32;
+        match segment.window_closed {
+            true => self.flags |= REQUEST_HELD,
+            false => self.send_request(now_ns, rules, sink),
+        }
+        // If the window stays closed, the request goes out when the timer fires, as a probe of it.
         self.arm_request_timer(now_ns, rules);
+    }
+
+    fn send_request(&mut self, now_ns: u64, rules: &Rules, sink: &mut impl Sink) {
+        self.flags &= !REQUEST_HELD;
+        self.snd_nxt = 1 + rules.request.len() as u32;
+        self.send(flag::ACK | flag::PSH, 1, &rules.request, now_ns, sink);
     }
 
     /// RTT + max(2 RTT, 200 ms), as Linux sets it after one sample.
@@ -444,7 +467,7 @@ impl Connection {
             Ok(true) => self.finish_reply(fin, now_ns, rules, sink),
             Ok(false) if !fin => {}
             Ok(false) | Err(NotHttp) => {
-                sink.note(Event::BadReply);
+                sink.note(Event::BadReply { busy: false });
                 heads.remove(&self.number);
                 self.state = State::AwaitFin;
                 if !fin {
@@ -456,7 +479,8 @@ impl Connection {
 
     fn finish_reply(&mut self, fin: bool, now_ns: u64, rules: &Rules, sink: &mut impl Sink) {
         if self.flags & BAD_STATUS != 0 {
-            sink.note(Event::BadReply);
+            let busy = self.flags & BUSY_STATUS != 0;
+            sink.note(Event::BadReply { busy });
         } else {
             self.flags |= SERVED;
             sink.note(Event::Served {
@@ -493,6 +517,9 @@ impl Connection {
                 if !(200..300).contains(&parsed.status) {
                     self.flags |= BAD_STATUS;
                 }
+                if BUSY_STATUSES.contains(&parsed.status) {
+                    self.flags |= BUSY_STATUS;
+                }
             }
         }
         Ok(())
@@ -518,6 +545,8 @@ impl Connection {
             self.state = State::Free;
             return self.send(flag::RST | flag::ACK, self.snd_nxt, b"", now_ns, sink);
         }
+        // The FIN is behind the request, also behind one that could not be sent yet.
+        self.snd_nxt = 1 + rules.request.len() as u32;
         self.state = State::FinWait1;
         self.tries = 0;
         self.send(flag::FIN | flag::ACK, self.snd_nxt, b"", now_ns, sink);
@@ -551,7 +580,7 @@ impl Connection {
         if self.flags & REQUEST_ACKED == 0 {
             self.flags |= REQUEST_RETRANSMITTED;
             sink.note(Event::Retransmitted(Retransmission::Request));
-            self.send(flag::ACK | flag::PSH, 1, &rules.request, now_ns, sink);
+            self.send_request(now_ns, rules, sink);
             self.rto_ms *= 2;
         }
         self.arm_request_timer(now_ns, rules);
@@ -596,6 +625,7 @@ impl Connection {
             seq: self.iss,
             ack: 0,
             timestamps: Some((timestamp(now_ns), 0)),
+            window_closed: false,
             payload: b"",
         });
     }
@@ -615,6 +645,7 @@ impl Connection {
             seq,
             ack: self.rcv_nxt,
             timestamps,
+            window_closed: false,
             payload,
         });
     }
@@ -644,6 +675,7 @@ pub fn refuse_stray(segment: &Segment<'_>, sink: &mut impl Sink) {
         seq,
         ack,
         timestamps: None,
+        window_closed: false,
         payload: b"",
     });
 }

@@ -99,11 +99,23 @@ impl Client {
 
     /// A segment from the server; `seq` and `ack` relative.
     fn receive(&mut self, flags: u8, seq: u32, ack: u32, payload: &[u8]) -> &mut Client {
+        self.receive_with(false, flags, seq, ack, payload)
+    }
+
+    fn receive_with(
+        &mut self,
+        window_closed: bool,
+        flags: u8,
+        seq: u32,
+        ack: u32,
+        payload: &[u8],
+    ) -> &mut Client {
         let segment = Segment {
             flags,
             seq: SERVER_ISS.wrapping_add(seq),
             ack: self.recorder.iss.wrapping_add(ack),
             timestamps: Some((77, to_ms(self.now_ns).max(1))),
+            window_closed,
             payload,
         };
         let Client {
@@ -180,6 +192,27 @@ fn a_connection_without_losses_takes_six_packets() {
         (vec![sent(ACK, REQUEST_END + 1, REPLY_END + 1, 0)], vec![])
     );
     assert!(client.connection.is_over() && client.connection.deadline_ms().is_none());
+}
+
+#[test]
+fn the_request_waits_for_a_window_and_is_its_probe_if_none_comes() {
+    let request = vec![sent(DATA, 1, 1, REQUEST.len())];
+    let mut client = Client::open(Kind::Rfc793);
+    client.take();
+    client.at(1).receive_with(true, SYN_ACK, 0, 1, b"");
+    let events = vec![Event::Connected, Event::SynAckAcked];
+    assert_eq!(client.take(), (vec![sent(ACK, 1, 1, 0)], events));
+    client.at(2).receive(ACK, 1, 1, b"");
+    assert_eq!(client.take(), (request.clone(), vec![]));
+    client.at(3).receive(DATA, 1, REQUEST_END, REPLY);
+    assert_eq!(client.take().1, [SERVED]);
+
+    let mut silent = Client::open(Kind::Rfc793);
+    silent.at(1).receive_with(true, SYN_ACK, 0, 1, b"");
+    silent.take();
+    silent.expire();
+    let events = vec![Event::Retransmitted(Retransmission::Request)];
+    assert_eq!(silent.take(), (request, events));
 }
 
 #[test]
@@ -450,12 +483,12 @@ fn error_statuses_and_replies_cut_short_are_no_service() {
         REQUEST_END,
         b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n",
     );
-    assert_eq!(client.take().1, [Event::BadReply]);
+    assert_eq!(client.take().1, [Event::BadReply { busy: true }]);
     let mut client = Client::established(Kind::Rfc793);
     client
         .at(2)
         .receive(FIN, 1, REQUEST_END, &REPLY[..REPLY.len() - 1]);
-    assert_eq!(client.take().1, [Event::BadReply]);
+    assert_eq!(client.take().1, [Event::BadReply { busy: false }]);
 }
 
 #[test]
@@ -495,6 +528,7 @@ fn strays_are_answered_as_closed_ports_do() {
                 seq: 5,
                 ack: 9,
                 timestamps: None,
+                window_closed: false,
                 payload: b"",
             },
             Some((flag::RST, 9, 0)),
@@ -505,6 +539,7 @@ fn strays_are_answered_as_closed_ports_do() {
                 seq: 5,
                 ack: 0,
                 timestamps: None,
+                window_closed: false,
                 payload: b"",
             },
             Some((RST_ACK, 0, 6)),
@@ -515,6 +550,7 @@ fn strays_are_answered_as_closed_ports_do() {
                 seq: 5,
                 ack: 0,
                 timestamps: None,
+                window_closed: false,
                 payload: b"",
             },
             None,

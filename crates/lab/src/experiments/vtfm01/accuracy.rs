@@ -309,6 +309,7 @@ impl Sender {
             seq: self.next,
             ack: 0,
             timestamps: Some((1, 0)),
+            window_closed: false,
             payload: b"",
         };
         self.next = (self.next + 1) % tuples::NUMBERS;
