@@ -111,7 +111,7 @@ impl Ticks {
 }
 
 /// The share of a CPU's time that was spare, idle or spent by programs of positive nice, by /proc/stat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spare {
     spare: u64,
     all: u64,

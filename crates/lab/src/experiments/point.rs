@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::policy::{Account, InForce, Policy};
 use crate::bed::{Bed, Counters, Layout};
 use crate::client::{Generator, Load, Phase, Run};
-use crate::cpu::{self, Ticks};
+use crate::cpu::{self, Spare, Ticks};
 use crate::error::Result;
 use crate::server::pool::{Record, realtime};
 use crate::server::{BUSY, Server, ServerProgram, Spec, sockets_in_state};
@@ -55,6 +55,8 @@ pub struct Measured {
     pub accepts: Vec<Record>,
     /// When the window began and ended, since 1970 (the clock of the records).
     pub window: (Duration, Duration),
+    /// Share of the server's CPU that was used in the window, by whatever: programs and receive work.
+    pub cpu_used: f64,
 }
 
 impl OpenLoop {
@@ -86,6 +88,7 @@ impl OpenLoop {
             account,
             accepts,
             window: (edges.0.at, edges.1.at),
+            cpu_used: 1.0 - edges.1.spare.share_since(&edges.0.spare),
         })
     }
 
@@ -121,6 +124,7 @@ struct Edge {
     at: Duration,
     counters: Counters,
     ticks: Ticks,
+    spare: Spare,
 }
 
 /// Runs the generator on its CPU, and reads the kernel's counters at the window's edges here. The shares are those of the
@@ -160,6 +164,7 @@ fn run_load(
                 at,
                 counters: bed.counters()?,
                 ticks,
+                spare: Spare::read(bed.layout.server_cpu)?,
             };
             match phase {
                 Phase::WindowBegins => edges.0 = edge,
