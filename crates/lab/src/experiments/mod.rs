@@ -4,6 +4,7 @@ pub mod bursts;
 pub mod crosscheck;
 pub mod demo;
 pub mod flash_crowd;
+pub mod instead;
 pub mod judges;
 pub mod link_traffic;
 pub mod point;
@@ -37,6 +38,7 @@ const REGISTRY: &[&[Entry]] = &[
     flash_crowd::ENTRIES,
     bursts::ENTRIES,
     pools::ENTRIES,
+    instead::ENTRIES,
     residence::ENTRIES,
     quic_crowd::ENTRIES,
     quic_clients::ENTRIES,

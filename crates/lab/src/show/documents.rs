@@ -18,6 +18,9 @@ use crate::run::store;
 struct Spec {
     /// Results file, from `experiments/`.
     results: String,
+    /// The file may be missing: nobody has measured it yet, and the documents say so.
+    #[serde(default)]
+    awaited: bool,
     /// Heads of the columns: templates parted by ` | `.
     head: String,
     /// Parameters of the cases in it; values may be several, parted by `|`.
@@ -59,8 +62,11 @@ pub fn update(root: &Path, check: bool) -> Result<Vec<PathBuf>> {
                 Error::failed(what, document.display())
             })?;
             unused.retain(|one| *one != name);
-            let results = store::read(&root.join("experiments").join(&spec.results))?;
-            table(spec, &results)
+            let results = root.join("experiments").join(&spec.results);
+            match spec.awaited && !results.exists() {
+                true => Ok(NO_RESULTS.to_owned()),
+                false => table(spec, &store::read(&results)?),
+            }
         };
         let new = replaced(&old, &mut block)?;
         if new != old {
@@ -99,6 +105,7 @@ fn documents(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+const NO_RESULTS: &str = "There are no stored results yet.\n";
 const BEGIN: &str = "<!-- table: ";
 const END: &str = "<!-- end -->";
 
@@ -196,6 +203,27 @@ mod tests {
         let new = replaced(text, &mut |name| Ok(format!("| {name} |\n"))).unwrap();
         assert_eq!(new, "a\n<!-- table: x -->\n\n| x |\n\n<!-- end -->\nb");
         assert!(replaced("<!-- table: x -->", &mut |_| Ok(String::new())).is_err());
+    }
+
+    #[test]
+    fn a_table_without_results_is_an_error_unless_they_are_awaited() {
+        let write = |awaited: &str| {
+            let root = tempfile::tempdir().unwrap();
+            for folder in ["docs", "experiments"] {
+                std::fs::create_dir(root.path().join(folder)).unwrap();
+            }
+            let specs = format!("[x]\nresults = \"none.json\"\nhead = \"a\"\n{awaited}");
+            std::fs::write(root.path().join("experiments/tables.toml"), specs).unwrap();
+            let page = "<!-- table: x -->\n<!-- end -->\n";
+            std::fs::write(root.path().join("README.md"), page).unwrap();
+            root
+        };
+        assert!(update(write("").path(), true).is_err());
+        let root = write("awaited = true\n");
+        assert_eq!(update(root.path(), false).unwrap().len(), 1);
+        let page = std::fs::read_to_string(root.path().join("README.md")).unwrap();
+        assert!(page.contains(NO_RESULTS), "{page}");
+        assert_eq!(update(root.path(), true).unwrap().len(), 0);
     }
 
     #[test]

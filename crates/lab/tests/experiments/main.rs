@@ -229,6 +229,33 @@ fn a_server_that_queues_inside_is_measured_with_each_guard_before_it() {
 }
 
 #[test]
+fn a_crowd_is_refused_by_each_guard_in_its_own_way() {
+    let programs = ["nginx", "gunicorn", "nft"];
+    if !needs::root("a network namespace") || !needs::programs(&programs) {
+        return;
+    }
+    let weir = program::find_or_build("weir").unwrap();
+    let entry = experiments::find("instead").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let flags = "--servers pool --guards plain,limit-req,nft-limit,weir --loads 4 --pool-step 0.75 --timeout 1";
+    let results = run(entry, flags, folder.path(), Some(weir)).unwrap();
+    let shares = |guard: &str| {
+        let case = results.case([("guard", guard)]);
+        ["refused", "busy"].map(|share| case.median(share))
+    };
+    assert_eq!(shares("plain"), [0.0, 0.0], "{results:#?}");
+    if results.facts["guards_skipped"] != 0 {
+        return needs::lacking("nftables' limit");
+    }
+    for guard in ["nft-limit", "weir"] {
+        let [refused, busy] = shares(guard);
+        assert!(refused > 0.3 && busy == 0.0, "{guard}: {results:#?}");
+    }
+    let [refused, busy] = shares("limit-req");
+    assert!(busy > 0.3 && refused == 0.0, "{results:#?}");
+}
+
+#[test]
 fn a_reader_that_has_closed_the_pipe_is_no_error() {
     let results = concat!(
         env!("CARGO_MANIFEST_DIR"),
