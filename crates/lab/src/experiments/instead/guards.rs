@@ -260,7 +260,11 @@ mod tests {
     #[test]
     fn nginx_has_the_limit_of_its_guard_and_no_other() {
         let plain = nginx(Guard::Plain, POOL, 80, "/f", false);
-        assert!(!plain.contains("limit_") && plain.contains("root /f/www;"));
+        assert!(
+            !plain.contains("limit_conn")
+                && !plain.contains("limit_req")
+                && plain.contains("root /f/www;")
+        );
         assert!(plain.contains("listen 80 backlog=511;"));
         assert!(nginx(Guard::Tuned, POOL, 80, "/f", false).contains("backlog=65535;"));
         let conn = nginx(Guard::LimitConn, POOL, 80, "/f", true);
@@ -297,6 +301,47 @@ mod tests {
             let name = guard.to_possible_value().unwrap();
             let is_nft = name.get_name().starts_with("nft-");
             assert_eq!(rules(*guard).is_some(), is_nft, "{guard:?}");
+        }
+    }
+
+    /// The page says PEAK, BURST, CONNECTIONS and AT_ONCE where these lines have numbers.
+    #[test]
+    fn the_page_has_the_lines_that_are_used() {
+        let page = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../experiments/instead/README.md"
+        );
+        let page = std::fs::read_to_string(page).unwrap();
+        let capacity = Capacity {
+            per_s: 12_345.0,
+            at_once: 77,
+        };
+        let mut texts: Vec<String> = Guard::value_variants()
+            .iter()
+            .filter_map(|guard| guard.nft(capacity, 80))
+            .flat_map(|rules| rules.lines().map(str::to_owned).collect::<Vec<_>>())
+            .filter(|line| {
+                ["tcp ", "ct "]
+                    .iter()
+                    .any(|word| line.trim().starts_with(word))
+            })
+            .collect();
+        texts.extend(haproxy(capacity, 80).lines().map(str::to_owned));
+        for guard in [Guard::LimitConn, Guard::LimitReq] {
+            let (zone, limit) = guard.nginx_limit(capacity);
+            texts.extend([zone, limit]);
+        }
+        assert!(texts.len() > 20, "{texts:?}");
+        for text in texts {
+            let line = text.trim();
+            let line = line.replace("12345", "PEAK").replace("1235", "BURST");
+            let line = line.replace("588", "CONNECTIONS").replace("77", "AT_ONCE");
+            assert!(page.contains(&line), "{line}");
+        }
+        for guard in Guard::value_variants() {
+            for (name, value) in [guard.sysctls(), guard.conntrack_sysctls()].concat() {
+                assert!(page.contains(&format!("`{name}={value}`")), "{name}");
+            }
         }
     }
 

@@ -99,6 +99,10 @@ const LOOK: Duration = Duration::from_millis(20);
 const FIRST_RATE_PER_S: f64 = 2000.0;
 /// The pool's peak is measured at so many times what its workers would serve without costs of their own.
 const SATURATING: f64 = 1.5;
+/// Steps at least so long, lest chance decide.
+const LEAST_STEP_OF_PEAK: Duration = Duration::from_millis(1500);
+/// Longer than the pool needs for a full listen queue.
+const PATIENCE_AT_PEAK: Duration = Duration::from_secs(20);
 /// Share of the clients that came more than 10 ms late above which a case does not count.
 const MAX_LATE_SHARE: f64 = 0.05;
 /// Share of the flood that was not sent above which a case does not count.
@@ -385,9 +389,15 @@ impl Instead {
         is_wanted.then(lay).transpose()
     }
 
-    /// Replies/s of the pool alone, when it has always something to do.
+    /// Replies/s of the pool alone, when it has always something to do. Clients wait as long as it takes: the work for one
+    /// that has gone is work too.
     fn pool_peak(&self) -> Result<f64> {
         let plan = self.args.plan(SATURATING * POOL.per_s(), 1);
+        let plan = Plan {
+            step: plan.step.max(LEAST_STEP_OF_PEAK),
+            patience: plan.step * STEPS as u32 + PATIENCE_AT_PEAK,
+            ..plan
+        };
         let (outcome, ..) = self.pool(Guard::Plain, &plan, false)?;
         let peak = replies_per_s(&outcome);
         eprintln!("weir-lab: the pool alone serves {peak:.1}/s");
