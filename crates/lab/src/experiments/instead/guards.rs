@@ -225,7 +225,8 @@ pub fn lacking(said: &str) -> Option<String> {
     ];
     let mut lines = said.lines();
     let line = lines.find(|line| LACKS.iter().any(|lacks| line.contains(lacks)))?;
-    Some(line.trim().to_owned())
+    let from = line.find("Error: ").unwrap_or_default();
+    Some(line[from..].trim().to_owned())
 }
 
 #[cfg(test)]
@@ -348,11 +349,8 @@ mod tests {
     #[test]
     fn a_kernel_without_a_mechanism_is_told_from_a_bad_rule() {
         let without = "/dev/stdin:4:9-20: Error: Could not process rule: No such file or directory\n  ct count";
-        assert!(
-            lacking(without)
-                .unwrap()
-                .ends_with("No such file or directory")
-        );
+        let said = "Error: Could not process rule: No such file or directory";
+        assert_eq!(lacking(without).as_deref(), Some(said));
         assert_eq!(lacking("Error: syntax error, unexpected newline"), None);
     }
 }

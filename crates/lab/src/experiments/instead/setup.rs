@@ -180,19 +180,11 @@ pub fn probe(guard: Guard) -> Result<()> {
 fn load(netns: &Netns, rules: &str) -> Result<()> {
     let nft = program("nft")?;
     let what = "cannot load nftables' rules";
-    let output = netns.run(|| {
-        let mut child = needs::command(&nft)
-            .args(["-f", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context(what)?;
-        let mut stdin = child.stdin.take().expect("stdin is piped");
-        stdin.write_all(rules.as_bytes()).context(what)?;
-        drop(stdin);
-        child.wait_with_output().context(what)
-    })?;
+    let mut file = tempfile::NamedTempFile::new().context(what)?;
+    file.write_all(rules.as_bytes()).context(what)?;
+    let mut command = needs::command(&nft);
+    command.arg("-f").arg(file.path()).stdin(Stdio::null());
+    let output = netns.run(|| command.output().context(what))?;
     if output.status.success() {
         return Ok(());
     }
