@@ -110,11 +110,13 @@ struct datagram {
 	u32 copy;		/* of the class tables */
 	u64 netns;		/* cookie of the network namespace that it is in */
 	u64 now;
+	u32 busy;		/* 1: it is in use */
 };
 
 /*
  * One for each way and CPU: on the stack there is no room for it. It is for one packet at a time: these programs run in
- * softirqs, or where none may come between, and none sends a packet that comes by again before it ends.
+ * softirqs, or where none may come between, and none sends a packet that comes by again before it ends. With
+ * PREEMPT_RT one may come between, and passes.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -128,6 +130,20 @@ static __always_inline struct datagram *datagram_of(bool out)
 	u32 key = out;
 
 	return bpf_map_lookup_elem(&datagrams, &key);
+}
+
+/* Whether this packet may have it; then give() is due. Both are of one CPU. */
+static __always_inline bool take(struct datagram *d)
+{
+	if (!d || *(volatile u32 *)&d->busy)
+		return false;
+	*(volatile u32 *)&d->busy = 1;
+	return true;
+}
+
+static __always_inline void give(struct datagram *d)
+{
+	*(volatile u32 *)&d->busy = 0;
 }
 
 static __always_inline void count(u32 key, enum quic_verdict v)
@@ -733,12 +749,19 @@ SEC("tc")
 int quic_in(struct __sk_buff *skb)
 {
 	u32 said = guarded_len(skb, false);
+	struct datagram *d;
+	int action;
 
 	if (!said && pull_datagram(skb))
 		said = guarded_len(skb, false);
 	if (!said || in_vlan(skb) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
 		return PASS;
-	return on_long(skb, said);
+	d = datagram_of(false);
+	if (!take(d))
+		return PASS;
+	action = on_long(skb, said);
+	give(d);
+	return action;
 }
 
 /* The server's first packet to the client of an attempt. Global. */
@@ -780,8 +803,11 @@ SEC("tc")
 int quic_out(struct __sk_buff *skb)
 {
 	u32 said = guarded_len(skb, true);
+	struct datagram *d = said ? datagram_of(true) : NULL;
 
-	if (said)
+	if (take(d)) {
 		on_answer(skb, said);
+		give(d);
+	}
 	return PASS;
 }
