@@ -40,7 +40,7 @@
 #define QUIC_VERDICTS(X) \
 	X(quic_admitted, pass, "weir let the connection attempt in: the server answers others in time. A repeated Initial counts no second time") \
 	X(quic_floor, pass, "weir let the connection attempt in although others are refused: a share of what the server can do is kept for new connections (floor)") \
-	X(quic_unheard, pass, "weir passed the Initial: no socket without a peer has the guarded address at the moment") \
+	X(quic_unheard, pass, "weir passed the Initial: no server has a UDP socket at the guarded address at the moment") \
 	X(quic_unjudged, pass, "weir passed the Initial without a verdict: packets of other connections are in the same buffer, or more sockets are busy than weir can remember") \
 	X(quic_vn_wait, refuse, "weir answered the Initial with a Version Negotiation packet: the server takes longer than target_wait to answer new connections (refuse = vn)") \
 	X(quic_dropped_wait, refuse, "weir dropped the Initial: the server takes longer than target_wait to answer new connections (refuse = drop)") \

@@ -221,6 +221,9 @@ pub struct Reloaded {
     pub listeners: usize,
     /// QUIC listeners.
     pub quic: usize,
+    /// Those of them that are not in force.
+    #[serde(default)]
+    pub quic_not_in_force: usize,
     /// Destinations.
     pub destinations: usize,
     /// Proxies.

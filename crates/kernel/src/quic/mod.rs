@@ -136,7 +136,12 @@ impl Quic {
             self.places.insert(place.clone(), *policy);
         }
         let leaving = |at: &Vec<u8>| !wanted.contains_key(at);
-        let leaving: Vec<Vec<u8>> = self.places.keys().filter(|at| leaving(at)).cloned().collect();
+        let leaving: Vec<Vec<u8>> = self
+            .places
+            .keys()
+            .filter(|at| leaving(at))
+            .cloned()
+            .collect();
         for place in leaving {
             map.delete(&place)
                 .map_err(of_libbpf("take a QUIC listener away"))?;

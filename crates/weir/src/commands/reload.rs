@@ -83,6 +83,8 @@ struct Reloaded {
     listeners: Option<usize>,
     /// QUIC listeners, likewise.
     quic: Option<usize>,
+    /// Those of them that are not in force.
+    quic_not_in_force: usize,
     /// Destinations in force, likewise.
     destinations: Option<usize>,
     /// Proxies in force, likewise.
@@ -216,6 +218,7 @@ impl Running {
             config: identity.and_then(|identity| identity.config),
             listeners: number(in_force.listeners),
             quic: number(in_force.quic),
+            quic_not_in_force: in_force.quic_not_in_force,
             destinations: number(in_force.destinations),
             proxies: number(in_force.proxies),
             not_in_force: in_force.not_in_force,
@@ -253,10 +256,11 @@ impl Reloaded {
             ),
             _ => String::new(),
         };
-        let off = self.not_in_force.len();
+        let quic_off = self.quic_not_in_force;
+        let off = self.not_in_force.len().saturating_sub(quic_off);
         let in_force = [
             (self.listeners, off, "listener"),
-            (self.quic, 0, "QUIC listener"),
+            (self.quic, quic_off, "QUIC listener"),
             (self.destinations, 0, "destination"),
             (self.proxies, 0, "proxy"),
         ];

@@ -718,12 +718,16 @@ impl<B: Backend> Service for GuardService<B> {
         warnings.extend(undone);
         let in_force = listeners - not_in_force.len();
         tracing::info!("{} in force", part(in_force, listeners, "listener"));
+        let quic_off = self.quic.not_in_force();
+        let quic_not_in_force = quic_off.len();
+        not_in_force.extend(quic_off);
         if destinations > 0 {
             tracing::info!("{} in force", count(destinations, "destination"));
         }
         Ok(Reloaded {
             listeners,
             quic: self.quic.list().len(),
+            quic_not_in_force,
             destinations,
             not_in_force,
             warnings,

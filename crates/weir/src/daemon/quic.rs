@@ -15,7 +15,7 @@ use weir_kernel::{Around, Quic};
 
 use crate::daemon::backend::Backend;
 use crate::daemon::controller::quic_reading;
-use crate::failure::Result;
+use crate::failure::{Cause, Result};
 use crate::host::links::Link;
 use crate::show::{describe, quic};
 
@@ -272,9 +272,28 @@ impl QuicGuard {
             count => format!(", {count} in observe mode"),
         };
         (all > 0).then(|| {
-            let listeners = describe::count(all, "QUIC listener");
+            let listeners = describe::part(all - self.off().count(), all, "QUIC listener");
             format!("{listeners} in force{observed}")
         })
+    }
+
+    /// Those of weir's own namespace that are on no interface.
+    fn off(&self) -> impl Iterator<Item = &QuicListener> {
+        let own = self.list.iter().filter(|one| !one.is_elsewhere());
+        own.filter(|one| self.attached(one).next().is_none())
+    }
+
+    /// Why listeners of weir's own namespace are not in force.
+    pub fn not_in_force(&self) -> Vec<Cause> {
+        let cause = |listener: &QuicListener| {
+            let why = self.warning(listener, false).unwrap_or_default();
+            Cause {
+                message: format!("QUIC listener {:?} is not in force: {why}", listener.name),
+                hint: "weir guards an interface when it comes; `ip link` has those that are there"
+                    .to_owned(),
+            }
+        };
+        self.off().map(cause).collect()
     }
 
     /// What the controller reads of them.

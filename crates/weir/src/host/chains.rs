@@ -12,8 +12,8 @@ use crate::host::links::{self, Link};
 use crate::host::qdiscs;
 use crate::shape::ingress::PRIORITIES;
 
-/// Names of weir's programs, also of another process of weir: its guard, TIME-WAIT, and the XDP front.
-const OURS: [&str; 3] = ["guard_tc", "timewait_tc", "guard_xdp"];
+/// Names of weir's programs, also of another process of weir: its guard, TIME-WAIT, QUIC, and the XDP front.
+const OURS: [&str; 4] = ["guard_tc", "timewait_tc", "quic_in", "guard_xdp"];
 
 /// Programs of others behind weir at tc ingress, by the interface's index, where that is known already.
 pub type Chains = BTreeMap<u32, Vec<Program>>;

@@ -87,6 +87,23 @@ fn a_reload_keeps_the_counters_of_a_listener_that_stays_and_takes_off_the_others
 }
 
 #[test]
+fn a_reload_to_an_interface_that_is_not_there_says_what_is_not_in_force() {
+    let Some(bed) = Bed::new() else { return };
+    let _weir = guarded(&bed, "");
+    bed.write_config(&format!(
+        "[[quic]]\nname = \"h3\"\naddress = \"*:{PORT}\"\ninterfaces = [\"eth9\"]\n\
+         [[listener]]\nname = \"web\"\naddress = \"*:{PORT}\"\n"
+    ));
+    let reload = bed.weir("reload");
+    assert_eq!(reload.status.code(), Some(5));
+    let [told, amiss] = [reload.stdout, reload.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(told.contains("1 listener in force"), "{told}");
+    assert!(told.contains("0 of 1 QUIC listener in force"), "{told}");
+    let because = "QUIC listener \"h3\" is not in force: not on eth9";
+    assert!(amiss.contains(because), "{amiss}");
+}
+
+#[test]
 fn connections_go_on_when_weir_is_killed_and_nothing_of_it_is_left() {
     let Some(bed) = Bed::new() else { return };
     let weir = guarded(&bed, "refuse = \"drop\"\n");
