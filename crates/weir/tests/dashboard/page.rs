@@ -11,10 +11,11 @@ const SCREENSHOTS: &str = "WEIR_SCREENSHOTS";
 /// What has the focus, in a word.
 const FOCUS: &str = "(() => { const it = document.activeElement; return it.id || it.getAttribute('class') || it.tagName; })()";
 
-/// Whether something is wider than the window, and what.
+/// Whether something that is shown is wider than the window, and what. What a closed <details> has is laid out only when it is
+/// asked for, and may first have the width of the window before.
 pub const TOO_WIDE: &str = "[...document.querySelectorAll('body *')].filter((one) => { \
     const box = one.getBoundingClientRect(); \
-    return !one.closest('.sr, .skip, dialog:not([open])') && box.width > 0 \
+    return one.checkVisibility() && !one.closest('.sr, .skip, dialog:not([open])') && box.width > 0 \
         && (box.right > innerWidth + 0.5 || (one.classList.contains('table') && one.scrollWidth > one.clientWidth)); \
     }).map((one) => `${one.tagName} ${one.id} ${one.className?.baseVal ?? one.className} \
     in #${one.parentElement.closest('[id]')?.id}: ${one.scrollWidth} of ${one.clientWidth}, ${one.textContent.slice(0, 200)}`)";
