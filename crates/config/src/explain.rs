@@ -79,7 +79,7 @@ const SUBJECTS: [Subject; 2] = [
             controller holds a class. It has ended once none was refused for 10 s; meanwhile the log has a line after 1, 3, 7 \
             minutes and so on, at least every hour. `SYN flood`, and `policing` of classes over their rate, are logged in the same way. The \
             shares are of connections let in and refused since it began, the queue and the wait are the longest that were \
-            read. See docs/operating.md.",
+            read. See docs/operating-watch.md.",
     },
 ];
 

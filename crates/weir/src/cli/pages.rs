@@ -204,8 +204,6 @@ const OF_OTHERS: [(&str, &[&str]); 15] = [
     ("docs/trace.md", &["--loss", "--syn-loss", "-i"]),
     // `weir run`.
     ("docs/events.md", &["--verbose"]),
-    // curl.
-    ("docs/quic.md", &["--http3", "--http3-only"]),
     // cargo and the tests.
     ("docs/architecture.md", &["--test"]),
     ("docs/classes.md", &["--test"]),
@@ -213,7 +211,8 @@ const OF_OTHERS: [(&str, &[&str]); 15] = [
     // An idea that is not built, and rustc.
     ("docs/design/decisions.md", &["--health-check", "-Cpasses"]),
     // iptables.
-    ("docs/operating.md", &["-m", "--syn"]),
+    ("docs/operating-firewalls.md", &["-m"]),
+    ("docs/operating-path.md", &["--syn"]),
     // tcpdump.
     ("CHANGELOG.md", &["-i"]),
     // docker, uvicorn, and curl.

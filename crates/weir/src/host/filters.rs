@@ -1,7 +1,7 @@
 //! What could drop a SYN behind weir, or what the kernel would answer to it.
 //!
 //! Behind tc ingress a packet meets other programs at tc, netfilter's hooks, IPsec's policies and the socket; an answer
-//! of the kernel meets some of them again. docs/operating.md has the table.
+//! of the kernel meets some of them again. docs/operating-path.md has the table.
 
 use std::io;
 
