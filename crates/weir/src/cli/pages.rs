@@ -197,7 +197,7 @@ const OF_ONE_COMMAND: [(&str, &str); 9] = [
     ("docs/start.md", "protect"),
 ];
 /// Pages and the flags of theirs that another command or program has.
-const OF_OTHERS: [(&str, &[&str]); 15] = [
+const OF_OTHERS: [(&str, &[&str]); 16] = [
     // `weir shape show` is beside it.
     ("docs/shape.md", &["--json"]),
     // `weir model` is beside `weir trace`, and tcpdump has `-i`.
@@ -215,12 +215,10 @@ const OF_OTHERS: [(&str, &[&str]); 15] = [
     ("docs/operating-path.md", &["--syn"]),
     // tcpdump.
     ("CHANGELOG.md", &["-i"]),
-    // docker, uvicorn, and curl.
+    // docker, and uvicorn.
     ("docs/packages.md", &["--ulimit"]),
-    (
-        "docs/recipes.md",
-        &["--network", "--limit-concurrency", "--http3-only"],
-    ),
+    ("docs/recipes-containers.md", &["--network"]),
+    ("docs/recipes-pools.md", &["--limit-concurrency"]),
     ("docs/tuning.md", &["--limit-concurrency"]),
     // haproxy.
     ("docs/queue.md", &["-sf"]),
