@@ -185,12 +185,13 @@ fn every_command_line_of_a_page_is_one() {
 }
 
 /// Pages about one command, with its name: a flag that stands alone there is one of its flags.
-const OF_ONE_COMMAND: [(&str, &str); 9] = [
+const OF_ONE_COMMAND: [(&str, &str); 10] = [
     ("docs/proxy.md", "proxy"),
     ("docs/design/proxy.md", "proxy"),
     ("docs/exec.md", "exec"),
     ("docs/shape.md", "shape install"),
     ("docs/suggest.md", "suggest"),
+    ("docs/suggest-quic.md", "suggest"),
     ("docs/top.md", "top"),
     ("docs/trace.md", "trace"),
     ("docs/events.md", "events"),

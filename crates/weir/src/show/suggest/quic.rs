@@ -402,7 +402,7 @@ mod tests {
         }
         let agreed = std::fs::read_to_string(file).unwrap_or_default();
         assert_eq!(text, agreed, "WEIR_BLESS=1 accepts");
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/suggest.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/suggest-quic.md");
         let page = std::fs::read_to_string(page).unwrap();
         assert!(page.contains(&format!("```toml\n{agreed}```")), "{page}");
     }
