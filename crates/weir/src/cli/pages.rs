@@ -206,7 +206,7 @@ const OF_OTHERS: [(&str, &[&str]); 16] = [
     // `weir run`.
     ("docs/events.md", &["--verbose"]),
     // cargo and the tests.
-    ("docs/architecture.md", &["--test"]),
+    ("docs/architecture-adding.md", &["--test"]),
     ("docs/classes.md", &["--test"]),
     ("docs/environments.md", &["--test-threads"]),
     // An idea that is not built, and rustc.
