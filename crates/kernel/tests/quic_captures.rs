@@ -1,11 +1,12 @@
-//! Datagrams of other projects' captures, and mutations of them, before the loaded programs of QUIC (BPF_PROG_TEST_RUN, as
-//! root): `scripts/quic-captures`.
+//! Datagrams of a capture, and mutations of them, before the loaded programs of QUIC (BPF_PROG_TEST_RUN, as root).
+//! `scripts/quic-captures` gives those of other projects' captures; without it, they are one of each kind of packet.
 //!
 //! Every attempt is refused here, with an answer, so that whatever the programs take for one shows. The seed of the mutations
 //! is printed; set WEIR_SEED to run one again.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::path::Path;
 
 use etherparse::PacketBuilder;
 use proptest::prelude::Rng;
@@ -24,6 +25,8 @@ const PORT: u16 = 443;
 /// A test run takes no more than what is left of a page.
 const MOST_BYTES: usize = 3000;
 const MUTATIONS: usize = 32;
+/// 1, 2 and that of Version Negotiation.
+const VERSIONS: [u32; 3] = [1, 0x6b33_43cf, 0];
 /// Of a datagram, what is read at most: mutations change this.
 const HEAD: usize = 47;
 
@@ -40,21 +43,20 @@ struct Counts {
 }
 
 #[test]
-#[ignore = "reads captures of other projects: scripts/quic-captures"]
 fn nothing_but_an_attempt_is_answered_and_no_answer_is_longer_than_the_attempt() {
     if !needs::root("BPF_PROG_TEST_RUN") {
         return;
     }
-    let file = std::env::var("WEIR_DATAGRAMS").expect("the file that scripts/quic-captures makes");
-    let file = BufReader::new(std::fs::File::open(file).expect("it is there"));
+    let captures = match std::env::var_os("WEIR_DATAGRAMS") {
+        Some(file) => read_captures(Path::new(&file)),
+        None => one_of_each_kind(),
+    };
     netns::enter_new().expect("a network namespace of our own");
     let world = World::new();
     let (mut captured, mut mutated) = (Counts::default(), Counts::default());
     let mut rng = runner(1).new_rng();
     let mut client = 0;
-    for line in file.lines() {
-        let line = line.expect("text");
-        let datagram = bytes(&line).unwrap_or_else(|| panic!("no datagram: {line}"));
+    for datagram in captures {
         client += 1;
         world.judge(client, &datagram, &mut captured);
         for _ in 0..MUTATIONS {
@@ -184,6 +186,38 @@ fn ordered<T>(comes: bool, client: T, server: T) -> (T, T) {
     }
 }
 
+/// Of each version: the long packets that a client sends, with a token and without, and an answer to none; a Version
+/// Negotiation; an established connection's packet; and what is no QUIC. A thousand mutations of each are judged.
+fn one_of_each_kind() -> Vec<Vec<u8>> {
+    const SIZES: [usize; 3] = [60, 1200, 1400];
+    let mut datagrams = vec![b"GET / HTTP/1.1\r\n".to_vec(), Vec::new()];
+    for (size, version) in SIZES.iter().flat_map(|&size| VERSIONS.map(|v| (size, v))) {
+        for kind in 0..4 {
+            let mut datagram = vec![0xc0 | kind << 4];
+            datagram.extend(version.to_be_bytes());
+            datagram.extend(b"\x08itstheir\x05other");
+            datagram.extend(b"\x04mark\x44\x80");
+            datagram.resize(size, 0x5a);
+            datagrams.push(datagram);
+        }
+        let mut of_established = vec![0x5a; size];
+        of_established[0] = 0x40;
+        datagrams.push(of_established);
+    }
+    let often = |datagram: Vec<u8>| std::iter::repeat_n(datagram, 1000 / MUTATIONS);
+    datagrams.into_iter().flat_map(often).collect()
+}
+
+/// The datagrams of a file of `scripts/quic-captures`: ports and bytes of one a line.
+fn read_captures(file: &Path) -> Vec<Vec<u8>> {
+    let lines = BufReader::new(std::fs::File::open(file).expect("it is there")).lines();
+    let of_line = |line: std::io::Result<String>| {
+        let line = line.expect("text");
+        bytes(&line).unwrap_or_else(|| panic!("no datagram: {line}"))
+    };
+    lines.map(of_line).collect()
+}
+
 /// The bytes of a line: the third of its words.
 fn bytes(line: &str) -> Option<Vec<u8>> {
     let hex = line.split(' ').nth(2)?;
@@ -196,7 +230,7 @@ fn mutate(datagram: &[u8], rng: &mut impl Rng) -> Vec<u8> {
     let mut below = |n: usize| rng.next_u32() as usize % n.max(1);
     let mut changed = datagram.to_vec();
     if below(2) == 0 {
-        let version = [1u32, 0x6b33_43cf, 0][below(3)];
+        let version = VERSIONS[below(VERSIONS.len())];
         if let Some(place) = changed.get_mut(1..5) {
             place.copy_from_slice(&version.to_be_bytes());
         }

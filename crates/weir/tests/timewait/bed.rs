@@ -88,7 +88,34 @@ pub fn time_waits_become(netns: &Netns, count: usize) {
         last = time_waits(netns);
         (last == count).then_some(())
     });
-    assert!(reached.is_some(), "{last} TIME-WAIT, not {count}");
+    assert!(
+        reached.is_some(),
+        "{last} TIME-WAIT, not {count}; what the kernel has counted there: {:?}",
+        tcp_counters(netns)
+    );
+}
+
+/// Counters of TCP of a namespace (`nstat`'s names) that are not 0.
+fn tcp_counters(netns: &Netns) -> Vec<String> {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
+    let text = netns.run(|| Ok(read())).unwrap_or_default();
+    let rows = |row: &str| {
+        row.split(' ')
+            .skip(1)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let mut lines = text
+        .lines()
+        .filter(|row| row.starts_with("TcpExt:"))
+        .map(rows);
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else {
+        return Vec::new();
+    };
+    let pairs = names.iter().zip(&values).filter(|(_, value)| *value != "0");
+    pairs
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect()
 }
 
 /// Connections that the servers of this process have closed. A test has one client at a time.
