@@ -30,6 +30,9 @@
 #define WEIR_QUIC_INTERFACES 8
 /* So long after the last answer, attempts that wait for one are forgotten: every restriction expires. */
 #define WEIR_QUIC_FORGOTTEN_MS 2000
+/* Fewest and most attempts that may wait where one answer takes longer than the target. */
+#define WEIR_QUIC_LEAST_MIN 2
+#define WEIR_QUIC_LEAST_MAX 16
 /* What quic_ports says of a port, bits: a listener has it on every address of a family, and on one address. */
 #define WEIR_QUIC_AT_EVERY 1
 #define WEIR_QUIC_AT_ONE 2
@@ -119,8 +122,14 @@ struct quic_state {
 	__u32 standing;		/* 1: refuse while the wait is over the target */
 	__u32 buffer;		/* bytes in its receive buffer at the last attempt */
 	__u32 buffer_limit;	/* and how many may be there */
+	__u64 sample_ns;	/* when this sample of the server's answers began; 0: at the next one */
+	__u64 idle_ns;		/* of it, the time in which no attempt waited */
+	__u32 answers;		/* of it */
+	__u32 low_mark;		/* fewest that waited after one of them */
+	__u32 least;		/* so many may wait, however slow the server; 0: WEIR_QUIC_LEAST_MIN */
+	__u32 turned_away;	/* 1: an attempt of it was refused for the wait */
 };
-_Static_assert(sizeof(struct quic_state) == 96, "no holes");
+_Static_assert(sizeof(struct quic_state) == 128, "no holes");
 
 /* A refused attempt, sampled: for `weir why`, `weir events` and the log. */
 struct quic_event {

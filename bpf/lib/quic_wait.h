@@ -16,7 +16,8 @@
  * the target for an interval, and until it was under it for as long; the newest
  * answer has to confirm the wait, or none comes. And it
  * refuses while the buffer is fuller than `room`: the packets of established
- * connections have to find a place there.
+ * connections have to find a place there. Where one answer takes longer than the
+ * target, as few wait as keep the server busy.
  *
  * Established connections alone can keep a server over both. So a share of its
  * answers is for new ones all the same: `floor`.
@@ -36,6 +37,11 @@
 #define QUIC_SERVICE_MAX_NS 4000000000ULL
 /* Of the moving mean, the weight of a new sample: one in 2^3. */
 #define QUIC_SERVICE_SHIFT 3
+/* Answers for which the wait must be over the target before it counts as standing, and the most time that this makes. */
+#define QUIC_STANDING_ANSWERS 8
+#define QUIC_STANDING_MAX_NS 1000000000ULL
+/* Answers of a sample. */
+#define QUIC_SAMPLE_ANSWERS 32
 
 /* Attempts that were let in and wait for an answer. What another CPU changes meanwhile may make it less than none. */
 static __always_inline u32 quic_pending(const struct quic_state *state)
@@ -52,6 +58,12 @@ static __always_inline u64 quic_wait_ns(const struct quic_state *state)
 	return quic_pending(state) * state->service_ns;
 }
 
+/* So many attempts may wait, whatever the wait. */
+static __always_inline u32 quic_least(const struct quic_state *state)
+{
+	return state->least > WEIR_QUIC_LEAST_MIN ? state->least : WEIR_QUIC_LEAST_MIN;
+}
+
 /*
  * Whether the wait is over the target. It is if the newest answer took as long, or none comes: what is dropped before
  * the server sees it waits for no answer, and the others have theirs at once.
@@ -60,42 +72,60 @@ static __always_inline bool quic_is_over(const struct quic_state *state, u64 now
 {
 	s64 silent = now - state->silent_ns;
 
-	return quic_wait_ns(state) >= policy->target_wait_ns &&
+	return quic_pending(state) >= quic_least(state) && quic_wait_ns(state) >= policy->target_wait_ns &&
 	       (state->latency_ns >= policy->target_wait_ns || silent >= (s64)QUIC_STOPPED_NS);
+}
+
+/* How long the wait must be over the target to stand, or under it to stand no longer. */
+static __always_inline u64 quic_interval(const struct quic_state *state, const struct quic_policy *policy)
+{
+	u64 answers = QUIC_STANDING_ANSWERS * state->service_ns;
+
+	if (answers > QUIC_STANDING_MAX_NS)
+		answers = QUIC_STANDING_MAX_NS;
+	return answers > policy->interval_ns ? answers : policy->interval_ns;
 }
 
 /* One look, when an attempt comes. Without a lock: of two CPUs at once one has its way. */
 static __always_inline void quic_look(struct quic_state *state, u64 now, const struct quic_policy *policy)
 {
 	u64 above = *(volatile u64 *)&state->above_ns;
-	s64 silent = now - state->silent_ns;
+	s64 silent = now - state->silent_ns, interval = quic_interval(state, policy);
 
 	if (silent > (s64)QUIC_FORGOTTEN_NS) {
 		state->answered = state->admitted;
 		state->excused = 0;
 		state->latency_ns = 0;
+		state->sample_ns = 0;
 	}
 	if (quic_is_over(state, now, policy)) {
 		if (!above)
 			state->above_ns = now;
-		else if ((s64)(now - above) >= (s64)policy->interval_ns)
+		else if ((s64)(now - above) >= interval)
 			state->standing = 1;
 		state->last_above_ns = now;
 		return;
 	}
-	if (!state->standing || (s64)(now - state->last_above_ns) >= (s64)policy->interval_ns) {
+	if (!state->standing || (s64)(now - state->last_above_ns) >= interval) {
 		state->standing = 0;
 		state->above_ns = 0;
 	}
 }
 
 /*
- * The wait from which on an attempt of this priority is refused: the target for those without a class, and up to twice as much
- * for the highest. So under an overload of the lower ones the higher ones still get in.
+ * A limit of the wait for an attempt of this priority: that for those without a class, and up to twice as much for the
+ * highest. So under an overload of the lower ones the higher ones still get in.
  */
-static __always_inline u64 quic_target_ns(const struct quic_policy *policy, u32 priority)
+static __always_inline u64 quic_of_priority(u64 limit, u32 priority)
 {
-	return policy->target_wait_ns + policy->target_wait_ns * (WEIR_PRIORITIES - priority) / WEIR_PRIORITIES;
+	return limit + limit * (WEIR_PRIORITIES - priority) / WEIR_PRIORITIES;
+}
+
+/* Whether an attempt of this priority would wait too long. */
+static __always_inline bool quic_is_late(const struct quic_state *state, const struct quic_policy *policy, u32 priority)
+{
+	return state->standing && quic_pending(state) >= quic_of_priority(quic_least(state), priority) &&
+	       quic_wait_ns(state) >= quic_of_priority(policy->target_wait_ns, priority);
 }
 
 /* The receive buffer is fuller than the policy says; the highest priority has half of the rest too. */
@@ -124,11 +154,13 @@ static __always_inline enum quic_verdict quic_judge(struct quic_state *state, u6
 						    u32 priority)
 {
 	bool full = quic_is_full(state, policy, priority);
-	bool late = state->standing && quic_wait_ns(state) >= quic_target_ns(policy, priority);
+	bool late = quic_is_late(state, policy, priority);
 	struct bucket_limit floor;
 
 	if (!full && !late)
 		return VERDICT_quic_admitted;
+	if (late && !state->turned_away)
+		state->turned_away = 1;
 	floor = quic_floor(state, policy);
 	if (floor.interval && bucket_take(&state->floor_next, now, &floor))
 		return VERDICT_quic_floor;
@@ -153,10 +185,47 @@ static __always_inline bool quic_lets_in(enum quic_verdict v)
 /* The number of an attempt that is let in now. */
 static __always_inline u32 quic_let_in(struct quic_state *state, u64 now)
 {
-	if (!quic_pending(state))
+	if (!quic_pending(state)) {
+		state->idle_ns += now - state->silent_ns;
 		state->silent_ns = now;
+	}
 	state->admitted_ns = now;
 	return __sync_fetch_and_add(&state->admitted, 1) + 1;
+}
+
+/*
+ * As few as keep the server busy: what was there at all times only waits, and where nobody waited although others were
+ * turned away, there were too few.
+ */
+static __always_inline void quic_learn_least(struct quic_state *state, u64 elapsed)
+{
+	u32 least = quic_least(state), spare = state->low_mark / 2;
+
+	if (state->low_mark >= WEIR_QUIC_LEAST_MIN)
+		least -= spare < least ? spare : least;
+	else if (state->idle_ns > elapsed / 16)
+		least += least / 2 + 1;
+	state->least = least < WEIR_QUIC_LEAST_MAX ? least : WEIR_QUIC_LEAST_MAX;
+}
+
+/* An answer has left. */
+static __always_inline void quic_learn(struct quic_state *state, u64 now)
+{
+	u32 pending = quic_pending(state);
+
+	if (state->sample_ns && state->answers < QUIC_SAMPLE_ANSWERS) {
+		state->answers++;
+		if (pending < state->low_mark)
+			state->low_mark = pending;
+		return;
+	}
+	if (state->sample_ns && state->turned_away)
+		quic_learn_least(state, now - state->sample_ns);
+	state->sample_ns = now;
+	state->idle_ns = 0;
+	state->answers = 0;
+	state->low_mark = pending;
+	state->turned_away = 0;
 }
 
 /* The server has answered the attempt with this number, now. One of another life of the state says nothing. */
@@ -169,6 +238,7 @@ static __always_inline void quic_settle(struct quic_state *state, u32 number, u6
 		state->answered = number;
 		state->excused = 0;
 	}
+	quic_learn(state, now);
 }
 
 /* The same, and it tells how fast the server is: the answer took so long, and so many waited before it. */

@@ -116,6 +116,16 @@ pub const FORGOTTEN_NS: u64 = abi::QUIC_FORGOTTEN_MS as u64 * 1_000_000;
 pub const STOPPED_NS: u64 = 1_000_000_000;
 /// An answer that takes longer is none of a busy server's.
 pub const SERVICE_MAX_NS: u64 = 4_000_000_000;
+/// Answers for which the wait must be over the target before it counts as standing.
+const STANDING_ANSWERS: u64 = 8;
+/// The most time that [`STANDING_ANSWERS`] make, ns.
+const STANDING_MAX_NS: u64 = 1_000_000_000;
+/// Fewest attempts that may wait where one answer takes longer than the target.
+pub const LEAST_MIN: u32 = abi::QUIC_LEAST_MIN;
+/// The most of them.
+pub const LEAST_MAX: u32 = abi::QUIC_LEAST_MAX;
+/// Answers of a sample.
+const SAMPLE_ANSWERS: u32 = 32;
 
 /// The part of a policy that judges an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,12 +143,6 @@ pub struct QuicRule {
 }
 
 impl QuicRule {
-    /// The wait from which on an attempt of this priority, 1..=64, is refused, ns: up to twice the target for the highest.
-    pub fn target_of(&self, priority: u8) -> u64 {
-        let higher = u64::from(OTHER_PRIORITY - priority);
-        self.target_ns + self.target_ns * higher / u64::from(OTHER_PRIORITY)
-    }
-
     /// The share of the buffer above which it is refused, in 1/1024: for the highest half of the rest too.
     pub fn room_of(&self, priority: u8) -> u32 {
         let higher = u32::from(OTHER_PRIORITY - priority);
@@ -175,6 +179,18 @@ pub struct QuicWait {
     pub buffer: u32,
     /// Bytes that may be there.
     pub buffer_limit: u32,
+    /// When this sample of the server's answers began; 0: at the next one.
+    pub sample_ns: u64,
+    /// Of it, the time in which no attempt waited.
+    pub idle_ns: u64,
+    /// Answers of it.
+    pub answers: u32,
+    /// Fewest that waited after one of them.
+    pub low_mark: u32,
+    /// So many may wait, however slow the server; 0: [`LEAST_MIN`].
+    pub least: u32,
+    /// An attempt of the sample was refused for the wait.
+    pub turned_away: bool,
 }
 
 impl QuicWait {
@@ -189,18 +205,31 @@ impl QuicWait {
         u64::from(self.pending()).wrapping_mul(self.service_ns)
     }
 
+    /// So many attempts may wait, whatever the wait.
+    fn least(&self) -> u32 {
+        self.least.max(LEAST_MIN)
+    }
+
+    fn interval(&self, rule: &QuicRule) -> i64 {
+        let answers = STANDING_ANSWERS.wrapping_mul(self.service_ns);
+        rule.interval_ns.max(answers.min(STANDING_MAX_NS)) as i64
+    }
+
     fn is_over(&self, now: u64, rule: &QuicRule) -> bool {
         let stopped = since(now, self.silent_ns) >= STOPPED_NS as i64;
-        self.wait_ns() >= rule.target_ns && (self.latency_ns >= rule.target_ns || stopped)
+        self.pending() >= self.least()
+            && self.wait_ns() >= rule.target_ns
+            && (self.latency_ns >= rule.target_ns || stopped)
     }
 
     /// One look, when an attempt comes.
     pub fn look(&mut self, now: u64, rule: &QuicRule) {
+        let interval = self.interval(rule);
         if since(now, self.silent_ns) > FORGOTTEN_NS as i64 {
             (self.answered, self.excused) = (self.admitted, 0);
             self.latency_ns = 0;
+            self.sample_ns = 0;
         }
-        let interval = rule.interval_ns as i64;
         if self.is_over(now, rule) {
             match self.above_ns {
                 0 => self.above_ns = now,
@@ -218,10 +247,11 @@ impl QuicWait {
         let fill = u64::from(self.buffer) << 10;
         let room = u64::from(self.buffer_limit) * u64::from(rule.room_of(priority));
         let full = rule.room_1024 > 0 && fill > room;
-        let late = self.standing && self.wait_ns() >= rule.target_of(priority);
+        let late = self.is_late(rule, priority);
         if !full && !late {
             return QuicVerdict::QuicAdmitted;
         }
+        self.turned_away |= late;
         if self.floor_lets_in(now, rule) {
             return QuicVerdict::QuicFloor;
         }
@@ -231,6 +261,12 @@ impl QuicWait {
             (false, QuicRefuse::Vn) => QuicVerdict::QuicVnWait,
             (false, QuicRefuse::Drop) => QuicVerdict::QuicDroppedWait,
         }
+    }
+
+    fn is_late(&self, rule: &QuicRule, priority: u8) -> bool {
+        self.standing
+            && u64::from(self.pending()) >= of_priority(self.least().into(), priority)
+            && self.wait_ns() >= of_priority(rule.target_ns, priority)
     }
 
     fn floor_lets_in(&mut self, now: u64, rule: &QuicRule) -> bool {
@@ -251,6 +287,8 @@ impl QuicWait {
     /// The number of an attempt that is let in now.
     pub fn let_in(&mut self, now: u64) -> u32 {
         if self.pending() == 0 {
+            let idle = now.wrapping_sub(self.silent_ns);
+            self.idle_ns = self.idle_ns.wrapping_add(idle);
             self.silent_ns = now;
         }
         self.admitted_ns = now;
@@ -267,6 +305,33 @@ impl QuicWait {
         if number.wrapping_sub(self.answered) as i32 > 0 {
             (self.answered, self.excused) = (number, 0);
         }
+        self.learn(now);
+    }
+
+    fn learn(&mut self, now: u64) {
+        let pending = self.pending();
+        if self.sample_ns != 0 && self.answers < SAMPLE_ANSWERS {
+            self.answers += 1;
+            self.low_mark = self.low_mark.min(pending);
+            return;
+        }
+        if self.sample_ns != 0 && self.turned_away {
+            self.learn_least(now.wrapping_sub(self.sample_ns));
+        }
+        (self.sample_ns, self.idle_ns, self.turned_away) = (now, 0, false);
+        (self.answers, self.low_mark) = (0, pending);
+    }
+
+    fn learn_least(&mut self, elapsed: u64) {
+        let least = self.least();
+        let learnt = if self.low_mark >= LEAST_MIN {
+            least.saturating_sub(self.low_mark / 2)
+        } else if self.idle_ns > elapsed / 16 {
+            least.wrapping_add(least / 2 + 1)
+        } else {
+            least
+        };
+        self.least = learnt.min(LEAST_MAX);
     }
 
     /// The same, and it tells how fast the server is: the answer took so long, and so many waited before it.
@@ -289,6 +354,11 @@ impl QuicWait {
         self.silent_ns = now;
         self.excused = self.excused.wrapping_add(1);
     }
+}
+
+/// A limit of the wait for an attempt of this priority, 1..=64: up to twice as much for the highest.
+fn of_priority(limit: u64, priority: u8) -> u64 {
+    limit + limit * u64::from(OTHER_PRIORITY - priority) / u64::from(OTHER_PRIORITY)
 }
 
 /// Below 0 if `then` is later.

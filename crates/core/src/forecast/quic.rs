@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use super::{STILL, Would};
+use crate::abi;
 use crate::listener::Mode;
 use crate::quic::{QuicCounters, QuicListener, QuicLook, QuicSocket, QuicVerdict};
 
@@ -100,11 +101,12 @@ impl QuicForecast {
             self.learn(answered / seconds);
         }
         let waiting = (self.waiting + came - answered).max(0.0);
-        let refused = match places(rule, look.sockets) {
+        let load = self.load(came / seconds);
+        let refused = match places(rule, look.sockets, load) {
             Some(places) if stood || stands => {
                 self.judge(rule, at + elapsed / 2, look.at, waiting >= places);
                 match self.standing {
-                    true => (waiting - places).max(came * self.lost(came / seconds, places)),
+                    true => (waiting - places).max(came * lost_by_chance(load, places)),
                     false => 0.0,
                 }
             }
@@ -161,10 +163,10 @@ impl QuicForecast {
         *known += (answers - *known) / ANSWERS_WEIGH;
     }
 
-    /// The share of so many attempts a second that find no place by chance.
-    fn lost(&self, per_second: f64, places: f64) -> f64 {
+    /// So many attempts a second, in parts of what the server can answer; 0: not known.
+    fn load(&self, per_second: f64) -> f64 {
         match self.answers {
-            Some(answers) if answers > 0.0 => lost_by_chance(per_second / answers, places),
+            Some(answers) if answers > 0.0 => per_second / answers,
             _ => 0.0,
         }
     }
@@ -179,10 +181,11 @@ impl QuicForecast {
 }
 
 /// So many may wait, over all sockets; `None`: the server's speed is not known.
-fn places(rule: &QuicRule, sockets: &[QuicSocket]) -> Option<f64> {
+fn places(rule: &QuicRule, sockets: &[QuicSocket], load: f64) -> Option<f64> {
+    let least = least(load);
     let of = |socket: &QuicSocket| {
         let service = socket.service?.as_secs_f64().max(1e-9);
-        let by_wait = (rule.target.as_secs_f64() / service).max(1.0);
+        let by_wait = (rule.target.as_secs_f64() / service).max(least);
         // What waits in the buffer fills it: of so many, only as many find room.
         let by_room = match rule.room > 0.0 && socket.fullness() > rule.room {
             true => f64::from(socket.pending.max(1)) * rule.room / socket.fullness(),
@@ -191,6 +194,24 @@ fn places(rule: &QuicRule, sockets: &[QuicSocket]) -> Option<f64> {
         Some(by_wait.min(by_room))
     };
     sockets.iter().filter_map(of).reduce(|all, one| all + one)
+}
+
+/// As few as keep the server busy, as enforcement learns them (`quic_learn_least()` of quic_wait.h): half as many again while
+/// nobody waits for more than a sixteenth of the time.
+fn least(load: f64) -> f64 {
+    let mut least = abi::QUIC_LEAST_MIN;
+    while least < abi::QUIC_LEAST_MAX && idle(load, f64::from(least)) > 1.0 / 16.0 {
+        least += least / 2 + 1;
+    }
+    f64::from(least.min(abi::QUIC_LEAST_MAX))
+}
+
+/// The share of the time in which nobody waits, of the queue of [`lost_by_chance`].
+fn idle(load: f64, places: f64) -> f64 {
+    match (load - 1.0).abs() < 1e-3 {
+        true => 1.0 / (places + 1.0),
+        false => (1.0 - load) / (1.0 - load.powf(places + 1.0)),
+    }
 }
 
 /// The share of the attempts that find no place because too few may wait to keep the server busy: of a queue with Poisson

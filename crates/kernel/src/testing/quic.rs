@@ -240,6 +240,12 @@ impl CQuicWait {
             standing: self.0.standing != 0,
             buffer: self.0.buffer,
             buffer_limit: self.0.buffer_limit,
+            sample_ns: self.0.sample_ns,
+            idle_ns: self.0.idle_ns,
+            answers: self.0.answers,
+            low_mark: self.0.low_mark,
+            least: self.0.least,
+            turned_away: self.0.turned_away != 0,
         }
     }
 }

@@ -45,6 +45,8 @@ struct World {
     next: f64,
     /// When the worker has answered the first of those who wait.
     done: Option<f64>,
+    /// Of all who were answered, the time until then.
+    waited_ns: f64,
     /// Number, time, and how many waited before it.
     waiting: VecDeque<(u32, u64, u32)>,
 }
@@ -66,6 +68,7 @@ impl World {
             now: SECOND_NS,
             next: SECOND_NS,
             done: None,
+            waited_ns: 0.0,
             waiting: VecDeque::new(),
             setup,
         }
@@ -124,6 +127,7 @@ impl World {
         self.now = self.done.take().unwrap();
         let (number, at, behind) = self.waiting.pop_front().unwrap();
         let (now, after) = (self.now as u64, self.now as u64 - at);
+        self.waited_ns += after as f64;
         match after > REPEATED_NS {
             true => self.wait.settle(number, now),
             false => self.wait.answer(number, now, after, behind),
@@ -247,4 +251,52 @@ fn what_observing_forecasts_is_within_ten_points_of_what_enforcing_refuses() {
     );
     assert!(wrong.is_empty());
     assert!(far > 50, "the verdicts alone would do");
+}
+
+/// Ten servers whose answers take longer than the target, with random arrivals and times: the share that was refused, the
+/// share of the time in which they worked, and how many answers' time a client waited in the mean.
+fn slow(offered: f64) -> (f64, f64, f64) {
+    const SERVICE_NS: f64 = 45e6;
+    const RUN_NS: f64 = 300.0 * SECOND_NS;
+    let mut world = World::new(
+        Setup {
+            service_ns: SERVICE_NS,
+            spread: 0.9,
+            offered,
+            buffer_limit: None,
+            target_ns: 20_000_000,
+            interval_ns: 100_000_000,
+            seed: 1,
+        },
+        true,
+    );
+    for _ in 0..10 {
+        world.run(RUN_NS);
+    }
+    let (refused, let_in) = (world.counters.refused(), world.counters.let_in());
+    let answered = world.counters.get(QuicVerdict::QuicAnswered) as f64;
+    println!("{offered}: least {}", world.wait.least);
+    (
+        refused as f64 / (refused + let_in) as f64,
+        answered * SERVICE_NS / (10.0 * RUN_NS),
+        world.waited_ns / answered / SERVICE_NS,
+    )
+}
+
+#[test]
+fn a_server_slower_than_the_target_loses_few_of_those_it_could_answer() {
+    for (offered, most) in [(0.5, 0.002), (0.8, 0.015), (0.9, 0.04), (1.0, 0.09)] {
+        let (refused, ..) = slow(offered);
+        println!("{offered}: {refused:.4} refused");
+        assert!(refused < most);
+    }
+}
+
+#[test]
+fn a_server_slower_than_the_target_is_kept_busy_by_few_who_wait() {
+    for (offered, most) in [(1.2, 6.0), (1.5, 6.0), (2.0, 5.0), (4.0, 4.0), (10.0, 4.0)] {
+        let (_, busy, waited) = slow(offered);
+        println!("{offered}: {busy:.3} of its peak, {waited:.2} answers' time");
+        assert!(busy > 0.95 && waited < most);
+    }
 }

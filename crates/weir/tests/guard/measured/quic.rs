@@ -131,6 +131,29 @@ fn below_its_peak_and_in_bursts_nobody_is_refused() {
     }
 }
 
+/// Three streams that meet now and then: 19 clients a second, of 22 that it can answer.
+#[test]
+fn a_server_slower_than_the_target_loses_few_of_those_it_can_answer() {
+    let Some(bed) = Bed::new() else { return };
+    let _weir = guarded(&bed, "");
+    let service = Duration::from_millis(45);
+    let path = bed.veth4();
+    let kind = QuicServerKind::QueuesInside { service };
+    let server = QuicServer::start(bed.server(), path.at(PORT), kind).unwrap();
+    let stream =
+        |per_second| crowd(path.client, server.address(), per_second, 12.0, PATIENCE).unwrap();
+    let came = std::thread::scope(|scope| {
+        [7.3, 6.1, 5.6]
+            .map(|per_second| scope.spawn(move || stream(per_second)))
+            .map(|thread| thread.join().unwrap())
+    });
+    let refused: usize = came.iter().map(|crowd| crowd.version_refused.len()).sum();
+    let clients: usize = came.iter().map(CrowdResult::clients).sum();
+    println!("{refused} of {clients} refused");
+    assert!(came.iter().all(|crowd| crowd.timed_out == 0), "{came:?}");
+    assert!(refused * 20 < clients, "{refused} of {clients}");
+}
+
 #[test]
 fn in_observe_mode_nobody_is_refused() {
     let Some(bed) = Bed::new() else { return };
