@@ -282,7 +282,7 @@ pub struct TopSources {
     pub half_life_s: u64,
     /// Refusals, each counted less with its age
     pub refused: f64,
-    /// Refusals per second, averaged over about half_life_s
+    /// Refusals per second, a moving mean: half of its weight is of the last half_life_s
     pub refused_per_second: f64,
     /// No source with a larger share of the refusals than this is missing, 0 to 1
     pub smallest_share: f64,
@@ -304,7 +304,7 @@ pub struct TopSource {
     pub at_least: f64,
     /// Its share of all refusals at most, 0 to 1
     pub share: f64,
-    /// Its refusals per second at most, averaged over about half_life_s
+    /// Its refusals per second at most, a moving mean: half of its weight is of the last half_life_s
     pub per_second: f64,
     /// When it was last seen, in ms since 1970 UTC
     pub last_unix_ms: u64,

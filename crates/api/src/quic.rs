@@ -73,4 +73,7 @@ pub struct QuicSocket {
     pub buffer_limit: u32,
     /// Whether the wait has stood over target_wait: weir refuses attempts that would wait longer, or would in observe mode
     pub standing: bool,
+    /// So many attempts may wait whatever target_wait is: they keep the server busy
+    #[serde(default)]
+    pub least: u32,
 }

@@ -171,6 +171,8 @@ pub struct QuicSocket {
     pub buffer_limit: u32,
     /// Attempts over the target are refused.
     pub standing: bool,
+    /// But not while fewer wait than this: as many as keep the server busy.
+    pub least: u32,
 }
 
 impl QuicSocket {

@@ -131,6 +131,7 @@ fn every_verdict_on_quic_is_a_metric_and_the_sockets_are_summed_up() {
         buffer: 4096,
         buffer_limit: 425_984,
         standing,
+        least: 2,
     };
     let h3 = Quic {
         name: "h3".into(),

@@ -106,7 +106,10 @@ impl QuicForecast {
             Some(places) if stood || stands => {
                 self.judge(rule, at + elapsed / 2, look.at, waiting >= places);
                 match self.standing {
-                    true => (waiting - places).max(came * lost_by_chance(load, places)),
+                    true => {
+                        let lost = load.map_or(0.0, |load| lost_by_chance(load, places));
+                        (waiting - places).max(came * lost)
+                    }
                     false => 0.0,
                 }
             }
@@ -163,12 +166,10 @@ impl QuicForecast {
         *known += (answers - *known) / ANSWERS_WEIGH;
     }
 
-    /// So many attempts a second, in parts of what the server can answer; 0: not known.
-    fn load(&self, per_second: f64) -> f64 {
-        match self.answers {
-            Some(answers) if answers > 0.0 => per_second / answers,
-            _ => 0.0,
-        }
+    /// So many attempts a second, in parts of what the server can answer.
+    fn load(&self, per_second: f64) -> Option<f64> {
+        let answers = self.answers.filter(|answers| *answers > 0.0)?;
+        Some(per_second / answers)
     }
 
     /// What enforcement would have done, with what is over a class's rate.
@@ -181,8 +182,8 @@ impl QuicForecast {
 }
 
 /// So many may wait, over all sockets; `None`: the server's speed is not known.
-fn places(rule: &QuicRule, sockets: &[QuicSocket], load: f64) -> Option<f64> {
-    let least = least(load);
+fn places(rule: &QuicRule, sockets: &[QuicSocket], load: Option<f64>) -> Option<f64> {
+    let least = load.map_or(f64::from(abi::QUIC_LEAST_MIN), least);
     let of = |socket: &QuicSocket| {
         let service = socket.service?.as_secs_f64().max(1e-9);
         let by_wait = (rule.target.as_secs_f64() / service).max(least);
@@ -275,6 +276,7 @@ mod tests {
                 buffer: 0,
                 buffer_limit: 2 << 20,
                 standing: verdict == QuicVerdict::QuicVnWait,
+                least: 2,
             };
             self.forecast.take(
                 &QuicRule::from(&self.listener),

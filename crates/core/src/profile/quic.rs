@@ -315,6 +315,7 @@ pub(crate) mod tests {
             buffer: (2 << 20) / 100 * full,
             buffer_limit: 2 << 20,
             standing: false,
+            least: 2,
         }
     }
 
@@ -374,6 +375,7 @@ pub(crate) mod tests {
         }
         let busy = QuicSocket {
             standing: true,
+            least: 2,
             ..socket(30, 2000, 60)
         };
         for _ in 0..3 {
@@ -407,6 +409,7 @@ pub(crate) mod tests {
         assert_eq!(watch.profile.full_seconds(), 1, "though no look saw it");
         let overload = QuicSocket {
             standing: true,
+            least: 2,
             ..socket(300, 2000, 60)
         };
         for _ in 0..5 {

@@ -266,6 +266,7 @@ mod tests {
         let no_room = (QuicVerdict::QuicVnRoom, 50);
         let overload = QuicSocket {
             standing: true,
+            least: 2,
             ..socket(300, 2000, 90)
         };
         let suggestion = decide(&h3(), &seen(30, 500, no_room, overload));

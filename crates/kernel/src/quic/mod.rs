@@ -419,6 +419,7 @@ fn report(state: &quic_state, now: u64, newest: u64) -> Option<QuicSocket> {
         buffer: if is_asked { state.buffer } else { 0 },
         buffer_limit: state.buffer_limit,
         standing: state.standing != 0 && pending > 0,
+        least: state.least.max(abi::QUIC_LEAST_MIN),
     })
 }
 

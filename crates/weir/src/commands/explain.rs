@@ -311,6 +311,7 @@ mod tests {
             buffer: 2,
             buffer_limit: 3,
             standing: true,
+            least: 2,
         };
         let listener = QuicListener::new("h3", address);
         let (counters, warning) = (QuicCounters::default(), Some("…".to_owned()));

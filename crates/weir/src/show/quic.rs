@@ -43,6 +43,7 @@ fn socket(socket: &QuicSocket) -> weir_api::QuicSocket {
         buffer: socket.buffer,
         buffer_limit: socket.buffer_limit,
         standing: socket.standing,
+        least: socket.least,
     }
 }
 
@@ -65,6 +66,7 @@ mod tests {
             buffer: 4096,
             buffer_limit: 212_992,
             standing: true,
+            least: 2,
         };
         let listener = QuicListener::new("h3", address);
         let report = report(&listener, &counters, &[socket], true, None);
@@ -87,6 +89,7 @@ mod tests {
                 "buffer": 4096,
                 "buffer_limit": 212_992,
                 "standing": true,
+                "least": 2,
             }],
             "where": "here",
             "interfaces": [],

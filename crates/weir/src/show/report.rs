@@ -4,12 +4,13 @@
 mod classes;
 pub mod controller;
 mod destinations;
+mod guarded;
 mod proxy;
 pub mod quic;
 mod shapes;
 mod verdicts;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_api::{Listener, Process, Quic, Socket, Status, Workload};
@@ -83,11 +84,11 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
     };
     let mut text = format!("weir {command} (pid {}) ", process.pid);
     text += &match status.listeners.len() {
-        0 => format!("has {}\n{warnings}", without_listeners(status)),
-        n => format!(
+        0 => format!("has {}\n{warnings}", guarded::without_listeners(status)),
+        _ => format!(
             "guards {}{}\n{warnings}\n{}",
-            describe::count(n, "listener"),
-            on_interfaces(status),
+            guarded::listeners(status),
+            guarded::on_interfaces(status),
             listener_table(status),
         ),
     };
@@ -121,36 +122,6 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
         text += &format!("\n{}", controller::text(controller, controller::RECENT));
     }
     text
-}
-
-/// Those of weir's own network namespace; all that it guards may be in others.
-fn on_interfaces(status: &Status) -> String {
-    let names = status.interfaces.iter().map(|one| one.name.as_str());
-    let is_elsewhere = |listener: &Listener| {
-        let place = listener.settings.get("where");
-        place.is_some_and(|place| place != "here")
-    };
-    match status.interfaces.is_empty() && status.listeners.iter().all(is_elsewhere) {
-        true => " in other network namespaces".to_owned(),
-        false => format!(" on {}", describe::interfaces(names)),
-    }
-}
-
-/// What a guard without listeners has.
-fn without_listeners(status: &Status) -> String {
-    // Each direction has a shape.
-    let shaped: BTreeSet<_> = status.shapes.iter().map(|shape| &shape.dev).collect();
-    let counts = [
-        (status.quic.len(), "QUIC listener"),
-        (status.destinations.len(), "destination"),
-        (shaped.len(), "shaped interface"),
-    ];
-    let there = counts.iter().filter(|(n, _)| *n > 0);
-    let words: Vec<_> = there.map(|(n, what)| describe::count(*n, what)).collect();
-    match words.is_empty() {
-        true => "nothing in force".to_owned(),
-        false => describe::list(&words),
-    }
 }
 
 fn listener_table(status: &Status) -> String {
@@ -497,9 +468,9 @@ mod tests {
             listeners: Vec::new(),
             ..report()
         };
-        assert_eq!(without_listeners(&status), "nothing in force");
+        assert_eq!(guarded::without_listeners(&status), "nothing in force");
         status.shapes = vec![shape("egress"), shape("ingress")];
-        assert_eq!(without_listeners(&status), "1 shaped interface");
+        assert_eq!(guarded::without_listeners(&status), "1 shaped interface");
     }
 
     #[test]
@@ -684,6 +655,7 @@ backends     any  client-rst     0        0             0        0       0      
                 buffer: 4096,
                 buffer_limit: 425_984,
                 standing: false,
+                least: 2,
             }],
             settings: [("refuse", "vn"), ("target_wait", "20ms")]
                 .map(|(key, value)| (key.to_owned(), value.into()))

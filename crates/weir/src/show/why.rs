@@ -157,9 +157,9 @@ pub fn top(sources: &TopSources) -> String {
         false => ("refused", "refused/s"),
     };
     let mut text = format!(
-        "{:.0} connections/s {refused}, averaged over {} s; every source with more than {} of them is here.\n",
+        "{:.0} connections/s {refused}, {}; every source with more than {} of them is here.\n",
         sources.refused_per_second,
-        averaged_over(sources),
+        mean_over(sources),
         percent(left_out.fold(sources.smallest_share, f64::max))
     );
     for (title, of) in [
@@ -183,12 +183,15 @@ pub fn top(sources: &TopSources) -> String {
     text
 }
 
-/// Seconds: fewer than the half-life while weir has not run for so long.
-fn averaged_over(sources: &TopSources) -> u64 {
-    let so_far = sources.refused / sources.refused_per_second;
-    match so_far < sources.half_life_s as f64 {
-        true => so_far.round() as u64,
-        false => sources.half_life_s,
+/// `in the mean of the last 6 s` while weir has not run for longer; then each second counts less than the next.
+fn mean_over(sources: &TopSources) -> String {
+    let half_life = sources.half_life_s as f64;
+    // What the weights of so many seconds add up to (`TopSources::refused`).
+    let weights = sources.refused / sources.refused_per_second;
+    let left = 1.0 - weights * std::f64::consts::LN_2 / half_life;
+    match -half_life * left.log2() {
+        so_far if so_far < half_life => format!("in the mean of the last {so_far:.0} s"),
+        _ => format!("in a moving mean: half of the weight is of the last {half_life} s"),
     }
 }
 
@@ -275,14 +278,16 @@ mod tests {
                 ..TopSources::default()
             })
         };
-        for (refused, over) in [(1200.0, "over 6 s"), (17_000.0, "over 60 s")] {
+        // 200 a second for 6 s, each counted less with its age, and for ever.
+        let moving = "in a moving mean: half of the weight is of the last 60 s";
+        for (refused, over) in [(1159.0, "in the mean of the last 6 s"), (17_312.0, moving)] {
             assert!(text(refused).contains(over), "{}", text(refused));
         }
         let none = top(&TopSources {
             half_life_s: 60,
             ..TopSources::default()
         });
-        assert!(none.contains("over 60 s"), "{none}");
+        assert!(none.contains(moving), "{none}");
     }
 
     #[test]

@@ -411,6 +411,7 @@ fn with_quic(second: u64) -> Report {
             buffer: 130_000,
             buffer_limit: 212_992,
             standing: over > 0,
+            least: 2,
         }],
         settings: settings
             .map(|(key, value): (&str, serde_json::Value)| (key.to_owned(), value))

@@ -158,7 +158,8 @@ fn refuses_by_wait(quic: &Quic) -> Option<String> {
     let (target, interval) = (time(quic, "target_wait")?, time(quic, "interval")?);
     let is_over = |socket: &&QuicSocket| {
         let wait = socket.wait_us.map(Duration::from_micros);
-        socket.standing && wait.is_none_or(|wait| wait >= target)
+        let has_enough = socket.pending >= socket.least;
+        socket.standing && has_enough && wait.is_none_or(|wait| wait >= target)
     };
     let refusing = quic.sockets.iter().filter(is_over).count();
     if refusing == 0 || !quic.in_force {
@@ -213,26 +214,33 @@ fn at_sockets(quic: &Quic, some: usize) -> String {
     }
 }
 
-/// `admitted 70 (answered 68), refused 30 (30 %)`; in observe mode what would have been done.
+/// `admitted 70 (answered 68), refused 30 (30 %)`; in observe mode what would have been done. Those that found no server are
+/// said apart.
 pub fn totals(quic: &Quic) -> String {
     let counters = counters_of(quic);
     if counters.let_in() + counters.refused() == 0 {
         return "no verdict yet".to_owned();
     }
     let answered = counters.get(QuicVerdict::QuicAnswered);
-    let (admitted, refused) = match would(quic) {
+    let unheard = counters.get(QuicVerdict::QuicUnheard);
+    let (let_in, refused) = match would(quic) {
         Some(would) => (would.offered.saturating_sub(would.refused), would.refused),
         None => (counters.let_in(), counters.refused()),
     };
+    let admitted = let_in.saturating_sub(unheard);
     let percent = describe::percent(refused as f64 / (admitted + refused).max(1) as f64);
-    match verb(quic, "refused") {
+    let mut text = match verb(quic, "refused") {
         "refused" => {
             format!("admitted {admitted} (answered {answered}), refused {refused} ({percent})")
         }
         would => {
             format!("admitted {admitted}, {would} {refused} ({percent}); {answered} were answered")
         }
+    };
+    if unheard > 0 {
+        text += &format!("; {unheard} found no server at the port");
     }
+    text
 }
 
 fn would(quic: &Quic) -> Option<Would> {
@@ -271,6 +279,7 @@ mod tests {
             buffer,
             buffer_limit: 1000,
             standing,
+            least: 2,
         }
     }
 
@@ -283,6 +292,7 @@ mod tests {
         counters.0[QuicVerdict::QuicAnswered as usize] = 68;
         counters.0[QuicVerdict::QuicVnWait as usize] = 30;
         counters.0[QuicVerdict::QuicRefusedAgain as usize] = 7;
+        counters.0[QuicVerdict::QuicUnheard as usize] = 3;
         report(&listener, &counters, sockets, true, None)
     }
 
@@ -300,7 +310,7 @@ h3    *:443    enforce       12    61 %  35 ms
             "refuses new attempts: the wait has stood over target_wait (20ms) for interval (100ms); 0.125 of what the server can \
              answer is let in all the same (floor)",
             "refused the last attempt: 61 % of the receive buffer was taken, and room is 50 %",
-            "admitted 70 (answered 68), refused 30 (30 %)",
+            "admitted 70 (answered 68), refused 30 (30 %); 3 found no server at the port",
         ];
         assert_eq!(quic_lines(&quic), expected);
         assert_eq!(quic_table(&[]), "");
@@ -333,7 +343,7 @@ h3        *:443    observe       13    30 %   90 ms
             "13 attempts are not answered; the next waits about 90 ms, at the socket with the longest wait",
             "would refuse new attempts at 1 of 3 sockets: the wait has stood over target_wait (20ms) for interval (1s)",
             "would have refused the last attempt at 1 of 3 sockets: 30 % of the receive buffer was taken, and room is 25 %",
-            "admitted 88, would have refused 12 (12 %); 68 were answered",
+            "admitted 85, would have refused 12 (12 %); 68 were answered; 3 found no server at the port",
             "the verdicts are more: each judges an attempt by the wait as it is, which enforcing would have kept short",
         ];
         assert_eq!(quic_lines(&quic), expected);

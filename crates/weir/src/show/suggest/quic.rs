@@ -371,6 +371,7 @@ mod tests {
                 buffer: (u64::from(buffer_limit) * u64::from(full) / 100) as u32,
                 buffer_limit,
                 standing,
+                least: 2,
             };
             look(at, &counters, &[socket]);
         }
