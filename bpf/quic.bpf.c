@@ -474,10 +474,13 @@ __noinline int remember(const struct datagram *d, const struct quic_slot *what)
 }
 
 /* An attempt is let in; in observe mode whatever its verdict. */
-static __always_inline void begin(struct quic_state *state, const struct datagram *d, struct quic_slot *attempt)
+static __always_inline void begin(struct __sk_buff *skb, struct quic_state *state, const struct datagram *d,
+				  struct quic_slot *attempt)
 {
+	struct sk_buff *packet = bpf_cast_to_kern_ctx(skb);
+
 	attempt->behind = quic_pending(state);
-	attempt->turn = quic_turn(d->flow, quic_let_in(state, d->now), QUIC_UNDER_WAY);
+	attempt->turn = quic_turn(d->flow, quic_let_in(state, d->now, packet->truesize), QUIC_UNDER_WAY);
 	remember(d, attempt);
 }
 
@@ -563,7 +566,7 @@ __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, st
 		quic_sample(state, policy, &d->client, &d->tuple, quic_sample_what(v, d->class, d->v6));
 	if (quic_lets_in(v) || policy->observe) {
 		attempt.first_id = d->to_hash;
-		begin(state, d, &attempt);
+		begin(skb, state, d, &attempt);
 		return PASS;
 	}
 	attempt.turn = quic_turn(d->flow, 0, QUIC_REFUSED);
@@ -596,7 +599,7 @@ __noinline int comes_back(struct quic_slot *slot, struct datagram *d, u64 turn)
 	if (state) {
 		slot->behind = quic_pending(state);
 		slot->at_ns = d->now;
-		turn = quic_turn(d->flow, quic_let_in(state, d->now), QUIC_UNDER_WAY);
+		turn = quic_turn(d->flow, quic_let_in(state, d->now, 0), QUIC_UNDER_WAY);
 	}
 	quic_slot_publish(slot, turn);
 	return PASS;

@@ -182,14 +182,25 @@ static __always_inline bool quic_lets_in(enum quic_verdict v)
 	return v == VERDICT_quic_admitted || v == VERDICT_quic_floor;
 }
 
-/* The number of an attempt that is let in now. */
-static __always_inline u32 quic_let_in(struct quic_state *state, u64 now)
+/* Whether the socket drops a packet that takes so much memory, as __udp_enqueue_schedule_skb() does: nobody waits then. */
+static __always_inline bool quic_is_lost(const struct quic_state *state, u32 truesize)
 {
+	return (u64)state->buffer + truesize > state->buffer_limit;
+}
+
+/*
+ * The number of an attempt that is let in now. One that the socket drops has the number of the one before: its client may
+ * repeat it.
+ */
+static __always_inline u32 quic_let_in(struct quic_state *state, u64 now, u32 truesize)
+{
+	state->admitted_ns = now;
+	if (quic_is_lost(state, truesize))
+		return state->admitted;
 	if (!quic_pending(state)) {
 		state->idle_ns += now - state->silent_ns;
 		state->silent_ns = now;
 	}
-	state->admitted_ns = now;
 	return __sync_fetch_and_add(&state->admitted, 1) + 1;
 }
 

@@ -401,9 +401,9 @@ u8 pure_quic_judge(struct quic_state *state, u64 now, const struct quic_policy *
 	return quic_judge(state, now, policy, priority);
 }
 
-u32 pure_quic_let_in(struct quic_state *state, u64 now)
+u32 pure_quic_let_in(struct quic_state *state, u64 now, u32 truesize)
 {
-	return quic_let_in(state, now);
+	return quic_let_in(state, now, truesize);
 }
 
 void pure_quic_answer(struct quic_state *state, u32 number, u64 now, u64 after_ns, u32 behind)

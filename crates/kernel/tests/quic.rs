@@ -122,7 +122,8 @@ fn c_goes_through_the_model_s_states() {
                         let verdict = model.judge(now, &rule, priority);
                         prop_assert_eq!(c.judge(now, &rule, priority), verdict);
                         if [QuicVerdict::QuicAdmitted, QuicVerdict::QuicFloor].contains(&verdict) {
-                            prop_assert_eq!(c.let_in(now), model.let_in(now));
+                            let truesize = u32::from(priority);
+                            prop_assert_eq!(c.let_in(now, truesize), model.let_in(now, truesize));
                         }
                     }
                     Event::Answer(after, back) => {

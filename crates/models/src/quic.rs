@@ -284,14 +284,23 @@ impl QuicWait {
         interval > 0 && self.floor.take(now, &limit)
     }
 
-    /// The number of an attempt that is let in now.
-    pub fn let_in(&mut self, now: u64) -> u32 {
+    /// Whether the socket drops a packet that takes so many bytes of memory: nobody waits for its answer then.
+    pub fn is_lost(&self, truesize: u32) -> bool {
+        u64::from(self.buffer) + u64::from(truesize) > self.buffer_limit.into()
+    }
+
+    /// The number of an attempt that is let in now, of which a packet takes so many bytes of memory. One that the socket drops has the number of the one before: its client may
+    /// repeat it.
+    pub fn let_in(&mut self, now: u64, truesize: u32) -> u32 {
+        self.admitted_ns = now;
+        if self.is_lost(truesize) {
+            return self.admitted;
+        }
         if self.pending() == 0 {
             let idle = now.wrapping_sub(self.silent_ns);
             self.idle_ns = self.idle_ns.wrapping_add(idle);
             self.silent_ns = now;
         }
-        self.admitted_ns = now;
         self.admitted = self.admitted.wrapping_add(1);
         self.admitted
     }
@@ -479,7 +488,7 @@ mod tests {
             let lets_in = [QuicVerdict::QuicAdmitted, QuicVerdict::QuicFloor].contains(&verdict);
             if lets_in {
                 let behind = self.wait.pending();
-                let number = self.wait.let_in(now);
+                let number = self.wait.let_in(now, 0);
                 self.queue.push_back((number, now, behind));
             }
             lets_in
@@ -571,7 +580,7 @@ mod tests {
                 wait.judge(now, &RULE, OTHER_PRIORITY),
                 QuicVerdict::QuicAdmitted
             );
-            let (behind, number) = (wait.pending(), wait.let_in(now));
+            let (behind, number) = (wait.pending(), wait.let_in(now, 0));
             if now % (200 * MS) < MS / 5 {
                 wait.answer(number, now, MS, behind.min(1));
             }
@@ -581,7 +590,7 @@ mod tests {
     #[test]
     fn an_answer_to_an_attempt_of_another_life_of_the_state_says_nothing() {
         let mut wait = QuicWait::default();
-        wait.let_in(MS);
+        wait.let_in(MS, 0);
         wait.settle(1_000_000, 2 * MS);
         assert_eq!(wait.pending(), 1);
     }
@@ -590,7 +599,7 @@ mod tests {
     fn a_retry_excuses_the_server_and_those_before_it_still_wait() {
         let mut wait = QuicWait::default();
         for _ in 0..3 {
-            wait.let_in(MS);
+            wait.let_in(MS, 0);
         }
         wait.excuse(2 * MS);
         assert_eq!(wait.pending(), 2);
@@ -605,6 +614,20 @@ mod tests {
         };
         let verdicts = [1, 2].map(|n| wait.judge(n * MS, &RULE, OTHER_PRIORITY));
         assert_eq!(verdicts, [QuicVerdict::QuicFloor, QuicVerdict::QuicVnRoom]);
+    }
+
+    #[test]
+    fn what_the_socket_drops_waits_for_no_answer() {
+        let mut wait = QuicWait {
+            buffer: 800,
+            buffer_limit: 1000,
+            ..QuicWait::default()
+        };
+        for _ in 0..100 {
+            wait.let_in(MS, 201);
+        }
+        assert_eq!(wait.pending(), 0);
+        assert_eq!((wait.let_in(2 * MS, 200), wait.pending()), (1, 1));
     }
 
     #[test]

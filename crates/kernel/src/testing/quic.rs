@@ -53,7 +53,7 @@ unsafe extern "C" {
         policy: *const quic_policy,
         priority: u32,
     ) -> u8;
-    fn pure_quic_let_in(state: *mut quic_state, now: u64) -> u32;
+    fn pure_quic_let_in(state: *mut quic_state, now: u64, truesize: u32) -> u32;
     fn pure_quic_answer(state: *mut quic_state, number: u32, now: u64, after_ns: u64, behind: u32);
     fn pure_quic_settle(state: *mut quic_state, number: u32, now: u64);
     fn pure_quic_excuse(state: *mut quic_state, now: u64);
@@ -199,9 +199,9 @@ impl CQuicWait {
     }
 
     /// `quic_let_in()`.
-    pub fn let_in(&mut self, now: u64) -> u32 {
+    pub fn let_in(&mut self, now: u64, truesize: u32) -> u32 {
         // SAFETY: the state is exclusively ours.
-        unsafe { pure_quic_let_in(&mut self.0, now) }
+        unsafe { pure_quic_let_in(&mut self.0, now, truesize) }
     }
 
     /// `quic_answer()`.

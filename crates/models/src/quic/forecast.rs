@@ -107,14 +107,14 @@ impl World {
         if self.enforce && !is_let_in {
             return;
         }
+        if self.wait.is_lost(INITIAL_BYTES) {
+            return;
+        }
         let behind = self.wait.pending();
-        let number = self.wait.let_in(now);
-        // One that finds no room is lost.
-        if limit.is_none_or(|limit| bytes < limit) {
-            self.waiting.push_back((number, now, behind));
-            if self.waiting.len() == 1 {
-                self.work();
-            }
+        let number = self.wait.let_in(now, INITIAL_BYTES);
+        self.waiting.push_back((number, now, behind));
+        if self.waiting.len() == 1 {
+            self.work();
         }
     }
 

@@ -163,3 +163,44 @@ fn in_observe_mode_nobody_is_refused() {
     let counters = &bed.status()["quic"][0]["counters"];
     assert!(counters["quic_vn_wait"].as_u64().unwrap() > 0, "{counters}");
 }
+
+/// What finds the buffer full is lost, and waits for no answer.
+#[test]
+fn in_observe_mode_no_more_wait_than_the_buffer_has_room_for() {
+    let Some(bed) = Bed::new() else { return };
+    let _weir = guarded(&bed, "mode = \"observe\"\n");
+    let kind = QuicServerKind::QueuesInSocket {
+        service: SERVICE,
+        receive_buffer_bytes: 64 << 10,
+    };
+    let path = bed.veth4();
+    let server = QuicServer::start(bed.server(), path.at(PORT), kind).unwrap();
+    let to = server.address();
+    let (mut most, mut limit) = (0, 0);
+    let crowd = std::thread::scope(|scope| {
+        let crowd = scope.spawn(|| {
+            crowd(
+                path.client,
+                to,
+                4.0 * MOST_PEAK,
+                3.0,
+                Duration::from_secs(1),
+            )
+            .unwrap()
+        });
+        while !crowd.is_finished() {
+            let socket = &bed.status()["quic"][0]["sockets"][0];
+            most = most.max(socket["pending"].as_u64().unwrap_or(0));
+            limit = socket["buffer_limit"].as_u64().unwrap_or(limit);
+        }
+        crowd.join().unwrap()
+    });
+    let told = format!(
+        "{most} waited, {limit} bytes of buffer, {} timed out",
+        crowd.timed_out
+    );
+    println!("{told}");
+    // Of the smallest Initial, no more fit in.
+    assert!(crowd.timed_out > 500 && most > 10, "{told}");
+    assert!(most <= limit / 1200 + 1, "{told}");
+}

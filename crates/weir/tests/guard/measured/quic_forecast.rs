@@ -67,8 +67,9 @@ fn fare(bed: &Bed, kind: QuicServerKind, per_second: f64, mode: &str) -> Fared {
 
 #[test]
 fn what_observing_says_is_what_enforcing_then_refuses() {
+    // The clients are on the same CPUs: more of them, who all wait in observe mode, take the server what it would have.
     let servers = [
-        (inside(5), 350.0),
+        (inside(16), 110.0),
         (in_socket(5), 350.0),
         (in_socket(5), 700.0),
         (inside(5), 80.0),
