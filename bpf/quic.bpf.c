@@ -478,9 +478,13 @@ static __always_inline void begin(struct __sk_buff *skb, struct quic_state *stat
 				  struct quic_slot *attempt)
 {
 	struct sk_buff *packet = bpf_cast_to_kern_ctx(skb);
+	u32 truesize = bpf_core_type_exists(struct udp_prod_queue) ? packet->truesize : 0;
 
 	attempt->behind = quic_pending(state);
-	attempt->turn = quic_turn(d->flow, quic_let_in(state, d->now, packet->truesize), QUIC_UNDER_WAY);
+	if (quic_is_lost(state, truesize))
+		attempt->turn = quic_turn(d->flow, quic_lose(state, d->now), QUIC_LATE);
+	else
+		attempt->turn = quic_turn(d->flow, quic_let_in(state, d->now), QUIC_UNDER_WAY);
 	remember(d, attempt);
 }
 
@@ -599,7 +603,7 @@ __noinline int comes_back(struct quic_slot *slot, struct datagram *d, u64 turn)
 	if (state) {
 		slot->behind = quic_pending(state);
 		slot->at_ns = d->now;
-		turn = quic_turn(d->flow, quic_let_in(state, d->now, 0), QUIC_UNDER_WAY);
+		turn = quic_turn(d->flow, quic_let_in(state, d->now), QUIC_UNDER_WAY);
 	}
 	quic_slot_publish(slot, turn);
 	return PASS;
@@ -716,11 +720,11 @@ __noinline int on_answer(struct __sk_buff *skb, u32 said)
 	if (!state || (s64)(was.at_ns - state->born_ns) < 0)
 		return 0;
 	now = bpf_ktime_get_ns();
+	number = quic_turn_number(was.turn);
 	if (retry) {
-		quic_excuse(state, now);
+		quic_excuse(state, number, now);
 		return 0;
 	}
-	number = quic_turn_number(was.turn);
 	/* What was sent twice does not tell how long an answer takes. */
 	if (quic_turn_fate(was.turn) == QUIC_LATE)
 		quic_settle(state, number, now);

@@ -30,9 +30,13 @@
 #define WEIR_QUIC_INTERFACES 8
 /* So long after the last answer, attempts that wait for one are forgotten: every restriction expires. */
 #define WEIR_QUIC_FORGOTTEN_MS 2000
-/* Fewest and most attempts that may wait where one answer takes longer than the target. */
+/*
+ * Fewest and most attempts that may wait where one answer takes longer than the target; and the most at a server that answers
+ * several at a time.
+ */
 #define WEIR_QUIC_LEAST_MIN 2
 #define WEIR_QUIC_LEAST_MAX 16
+#define WEIR_QUIC_LEAST_PARALLEL 256
 /* What quic_ports says of a port, bits: a listener has it on every address of a family, and on one address. */
 #define WEIR_QUIC_AT_EVERY 1
 #define WEIR_QUIC_AT_ONE 2
@@ -128,8 +132,10 @@ struct quic_state {
 	__u32 low_mark;		/* fewest that waited after one of them */
 	__u32 least;		/* so many may wait, however slow the server; 0: WEIR_QUIC_LEAST_MIN */
 	__u32 turned_away;	/* 1: an attempt of it was refused for the wait */
+	__u64 alone_ns;		/* how long answers take when nobody waits before them, a moving mean; 0: not known */
+	__u64 crowded_1024;	/* of that in 1/1024, how long the others take, a moving mean; 0: not known */
 };
-_Static_assert(sizeof(struct quic_state) == 128, "no holes");
+_Static_assert(sizeof(struct quic_state) == 144, "no holes");
 
 /* A refused attempt, sampled: for `weir why`, `weir events` and the log. */
 struct quic_event {

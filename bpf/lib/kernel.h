@@ -293,6 +293,10 @@ struct xdp_buff {
 	struct xdp_rxq_info *rxq;
 };
 
+/* Since Linux 6.18, of UDP sockets. */
+struct udp_prod_queue {
+};
+
 struct sk_buff {
 	u8 ip_summed : 2;
 	__u8 active_extensions;

@@ -17,7 +17,8 @@
  * answer has to confirm the wait, or none comes. And it
  * refuses while the buffer is fuller than `room`: the packets of established
  * connections have to find a place there. Where one answer takes longer than the
- * target, as few wait as keep the server busy.
+ * target, as few wait as keep the server busy: one of one worker, and one that
+ * answers many at a time.
  *
  * Established connections alone can keep a server over both. So a share of its
  * answers is for new ones all the same: `floor`.
@@ -39,7 +40,18 @@
 #define QUIC_SERVICE_SHIFT 3
 /* Answers for which the wait must be over the target before it counts as standing, and the most time that this makes. */
 #define QUIC_STANDING_ANSWERS 8
-#define QUIC_STANDING_MAX_NS 1000000000ULL
+#define QUIC_STANDING_MAX_NS 500000000ULL
+_Static_assert(QUIC_STOPPED_NS + QUIC_STANDING_MAX_NS < QUIC_FORGOTTEN_NS, "it stands before those who wait are forgotten");
+/* A wait that is too long for any client, however few make it. */
+#define QUIC_BEARABLE_NS 1000000000ULL
+/*
+ * Answers take so much longer, in 1/1024, if others wait before them: below the first a server answers several at a time, and
+ * above the second there are more than it takes at a time. One worker's take half as long again.
+ */
+#define QUIC_PARALLEL_1024 1280
+#define QUIC_QUEUES_1024 2048
+/* Of the moving means of both, the weight of a new sample: one in 2^4. */
+#define QUIC_CROWDED_SHIFT 4
 /* Answers of a sample. */
 #define QUIC_SAMPLE_ANSWERS 32
 
@@ -118,7 +130,7 @@ static __always_inline void quic_look(struct quic_state *state, u64 now, const s
  */
 static __always_inline u64 quic_of_priority(u64 limit, u32 priority)
 {
-	return limit + limit * (WEIR_PRIORITIES - priority) / WEIR_PRIORITIES;
+	return limit + (limit * (WEIR_PRIORITIES - priority) + WEIR_PRIORITIES - 1) / WEIR_PRIORITIES;
 }
 
 /* Whether an attempt of this priority would wait too long. */
@@ -182,47 +194,73 @@ static __always_inline bool quic_lets_in(enum quic_verdict v)
 	return v == VERDICT_quic_admitted || v == VERDICT_quic_floor;
 }
 
-/* Whether the socket drops a packet that takes so much memory, as __udp_enqueue_schedule_skb() does: nobody waits then. */
+/*
+ * Whether the socket drops a packet that takes so much memory, as __udp_enqueue_schedule_skb() does: nobody waits then. Before
+ * Linux 6.18 the packet did not count: 0. An empty socket takes any.
+ */
 static __always_inline bool quic_is_lost(const struct quic_state *state, u32 truesize)
 {
-	return (u64)state->buffer + truesize > state->buffer_limit;
+	return state->buffer && (u64)state->buffer + truesize > state->buffer_limit;
 }
 
-/*
- * The number of an attempt that is let in now. One that the socket drops has the number of the one before: its client may
- * repeat it.
- */
-static __always_inline u32 quic_let_in(struct quic_state *state, u64 now, u32 truesize)
+/* An attempt is let in after a time in which nobody waited. Another CPU's answer may have come a moment later. */
+static __always_inline void quic_ends_idle(struct quic_state *state, u64 now)
+{
+	s64 idle = now - *(volatile u64 *)&state->silent_ns;
+
+	if (idle <= 0)
+		return;
+	state->idle_ns += idle;
+	state->silent_ns = now;
+}
+
+/* The number of an attempt that is let in now. */
+static __always_inline u32 quic_let_in(struct quic_state *state, u64 now)
 {
 	state->admitted_ns = now;
-	if (quic_is_lost(state, truesize))
-		return state->admitted;
-	if (!quic_pending(state)) {
-		state->idle_ns += now - state->silent_ns;
-		state->silent_ns = now;
-	}
+	if (!quic_pending(state))
+		quic_ends_idle(state, now);
 	return __sync_fetch_and_add(&state->admitted, 1) + 1;
+}
+
+/* That of one which the socket drops. Its client may repeat it; then it has waited for nothing. */
+static __always_inline u32 quic_lose(struct quic_state *state, u64 now)
+{
+	state->admitted_ns = now;
+	return *(volatile u32 *)&state->answered;
 }
 
 /*
  * As few as keep the server busy: what was there at all times only waits, and where nobody waited although others were
- * turned away, there were too few.
+ * turned away, there were too few. A server that answers several at a time has too few as long as nobody waits for another.
  */
-static __always_inline void quic_learn_least(struct quic_state *state, u64 elapsed)
+static __always_inline u32 quic_least_learnt(const struct quic_state *state, u64 elapsed)
 {
 	u32 least = quic_least(state), spare = state->low_mark / 2;
 
+	if (state->crowded_1024 && state->crowded_1024 < QUIC_PARALLEL_1024)
+		return least + least / 2 + 1 < WEIR_QUIC_LEAST_PARALLEL ? least + least / 2 + 1 : WEIR_QUIC_LEAST_PARALLEL;
 	if (state->low_mark >= WEIR_QUIC_LEAST_MIN)
-		least -= spare < least ? spare : least;
-	else if (state->idle_ns > elapsed / 16)
-		least += least / 2 + 1;
-	state->least = least < WEIR_QUIC_LEAST_MAX ? least : WEIR_QUIC_LEAST_MAX;
+		return state->crowded_1024 && state->crowded_1024 < QUIC_QUEUES_1024 ? least : least - (spare < least ? spare : least);
+	if (state->idle_ns <= elapsed / 16 || least >= WEIR_QUIC_LEAST_MAX)
+		return least;
+	return least + least / 2 + 1 < WEIR_QUIC_LEAST_MAX ? least + least / 2 + 1 : WEIR_QUIC_LEAST_MAX;
+}
+
+static __always_inline void quic_learn_least(struct quic_state *state, u64 elapsed)
+{
+	u64 least = quic_least_learnt(state, elapsed);
+
+	if (least * state->service_ns > QUIC_BEARABLE_NS)
+		least = QUIC_BEARABLE_NS / state->service_ns;
+	state->least = least;
 }
 
 /* An answer has left. */
 static __always_inline void quic_learn(struct quic_state *state, u64 now)
 {
 	u32 pending = quic_pending(state);
+	s64 elapsed = now - state->sample_ns;
 
 	if (state->sample_ns && state->answers < QUIC_SAMPLE_ANSWERS) {
 		state->answers++;
@@ -230,13 +268,30 @@ static __always_inline void quic_learn(struct quic_state *state, u64 now)
 			state->low_mark = pending;
 		return;
 	}
-	if (state->sample_ns && state->turned_away)
-		quic_learn_least(state, now - state->sample_ns);
-	state->sample_ns = now;
+	/* Of two CPUs at once one learns. */
+	if (__sync_lock_test_and_set(&state->turned_away, 0) && state->sample_ns && elapsed > 0)
+		quic_learn_least(state, elapsed);
 	state->idle_ns = 0;
 	state->answers = 0;
 	state->low_mark = pending;
-	state->turned_away = 0;
+	state->sample_ns = now;
+}
+
+static __always_inline u64 quic_mean_of_16(u64 known, u64 sample)
+{
+	u64 mean = known ? known - (known >> QUIC_CROWDED_SHIFT) + (sample >> QUIC_CROWDED_SHIFT) : sample;
+
+	/* 0 stands for none. */
+	return mean ? mean : 1;
+}
+
+/* An answer took so long, and so many waited before it: do those wait for each other? */
+static __always_inline void quic_compare(struct quic_state *state, u64 after_ns, u32 behind)
+{
+	if (!behind)
+		state->alone_ns = quic_mean_of_16(state->alone_ns, after_ns);
+	else if (state->alone_ns)
+		state->crowded_1024 = quic_mean_of_16(state->crowded_1024, (after_ns << 10) / state->alone_ns);
 }
 
 /* The server has answered the attempt with this number, now. One of another life of the state says nothing. */
@@ -265,13 +320,15 @@ static __always_inline void quic_answer(struct quic_state *state, u32 number, u6
 	/* 0 stands for none. */
 	state->service_ns = sample ? sample : 1;
 	state->latency_ns = after_ns;
+	quic_compare(state, after_ns, behind);
 }
 
-/* The server has sent a Retry: the attempt waits for its client now. */
-static __always_inline void quic_excuse(struct quic_state *state, u64 now)
+/* The server has sent a Retry: the attempt with this number waits for its client now. */
+static __always_inline void quic_excuse(struct quic_state *state, u32 number, u64 now)
 {
 	state->silent_ns = now;
-	__sync_fetch_and_add(&state->excused, 1);
+	if ((s32)(number - state->answered) > 0)
+		__sync_fetch_and_add(&state->excused, 1);
 }
 
 #endif

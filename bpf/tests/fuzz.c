@@ -199,9 +199,10 @@ static void check_quic(const u8 *data, u32 size)
 	memcpy(&any, data, size < sizeof(any) ? size : sizeof(any));
 	pure_quic_look(&any.state, any.now, &any.policy);
 	MUST(pure_quic_judge(&any.state, any.now, &any.policy, 1 + any.words[0] % WEIR_PRIORITIES) < QUIC_VERDICT_COUNT);
-	pure_quic_let_in(&any.state, any.now, any.state.buffer);
+	pure_quic_let_in(&any.state, any.now);
 	pure_quic_answer(&any.state, any.words[0], any.now, any.after, any.words[1]);
-	pure_quic_excuse(&any.state, any.now);
+	pure_quic_lose(&any.state, any.now);
+	pure_quic_excuse(&any.state, any.words[0], any.now);
 }
 
 int LLVMFuzzerTestOneInput(const u8 *data, size_t size)

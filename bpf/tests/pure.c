@@ -401,9 +401,9 @@ u8 pure_quic_judge(struct quic_state *state, u64 now, const struct quic_policy *
 	return quic_judge(state, now, policy, priority);
 }
 
-u32 pure_quic_let_in(struct quic_state *state, u64 now, u32 truesize)
+u32 pure_quic_let_in(struct quic_state *state, u64 now)
 {
-	return quic_let_in(state, now, truesize);
+	return quic_let_in(state, now);
 }
 
 void pure_quic_answer(struct quic_state *state, u32 number, u64 now, u64 after_ns, u32 behind)
@@ -416,7 +416,17 @@ void pure_quic_settle(struct quic_state *state, u32 number, u64 now)
 	quic_settle(state, number, now);
 }
 
-void pure_quic_excuse(struct quic_state *state, u64 now)
+bool pure_quic_is_lost(const struct quic_state *state, u32 truesize)
 {
-	quic_excuse(state, now);
+	return quic_is_lost(state, truesize);
+}
+
+u32 pure_quic_lose(struct quic_state *state, u64 now)
+{
+	return quic_lose(state, now);
+}
+
+void pure_quic_excuse(struct quic_state *state, u32 number, u64 now)
+{
+	quic_excuse(state, number, now);
 }

@@ -119,11 +119,19 @@ pub const SERVICE_MAX_NS: u64 = 4_000_000_000;
 /// Answers for which the wait must be over the target before it counts as standing.
 const STANDING_ANSWERS: u64 = 8;
 /// The most time that [`STANDING_ANSWERS`] make, ns.
-const STANDING_MAX_NS: u64 = 1_000_000_000;
+const STANDING_MAX_NS: u64 = 500_000_000;
+/// A wait that is too long for any client, however few make it, ns.
+const BEARABLE_NS: u64 = 1_000_000_000;
+/// Answers take so much longer, in 1/1024, if others wait before them, than at a server that answers several at a time.
+const PARALLEL_1024: u64 = 1280;
+/// And so much where more wait than it takes at a time.
+const QUEUES_1024: u64 = 2048;
 /// Fewest attempts that may wait where one answer takes longer than the target.
 pub const LEAST_MIN: u32 = abi::QUIC_LEAST_MIN;
 /// The most of them.
 pub const LEAST_MAX: u32 = abi::QUIC_LEAST_MAX;
+/// The most of them at a server that answers several at a time.
+pub const LEAST_PARALLEL: u32 = abi::QUIC_LEAST_PARALLEL;
 /// Answers of a sample.
 const SAMPLE_ANSWERS: u32 = 32;
 
@@ -191,6 +199,10 @@ pub struct QuicWait {
     pub least: u32,
     /// An attempt of the sample was refused for the wait.
     pub turned_away: bool,
+    /// How long answers take when nobody waits before them, a moving mean; 0: not known.
+    pub alone_ns: u64,
+    /// Of that in 1/1024, how long the others take, a moving mean; 0: not known.
+    pub crowded_1024: u64,
 }
 
 impl QuicWait {
@@ -284,25 +296,33 @@ impl QuicWait {
         interval > 0 && self.floor.take(now, &limit)
     }
 
-    /// Whether the socket drops a packet that takes so many bytes of memory: nobody waits for its answer then.
+    /// Whether the socket drops a packet that takes so many bytes of memory (0 before Linux 6.18): nobody waits then.
     pub fn is_lost(&self, truesize: u32) -> bool {
-        u64::from(self.buffer) + u64::from(truesize) > self.buffer_limit.into()
+        self.buffer > 0 && u64::from(self.buffer) + u64::from(truesize) > self.buffer_limit.into()
     }
 
-    /// The number of an attempt that is let in now, of which a packet takes so many bytes of memory. One that the socket drops has the number of the one before: its client may
-    /// repeat it.
-    pub fn let_in(&mut self, now: u64, truesize: u32) -> u32 {
+    /// The number of an attempt that is let in now.
+    pub fn let_in(&mut self, now: u64) -> u32 {
         self.admitted_ns = now;
-        if self.is_lost(truesize) {
-            return self.admitted;
-        }
         if self.pending() == 0 {
-            let idle = now.wrapping_sub(self.silent_ns);
-            self.idle_ns = self.idle_ns.wrapping_add(idle);
-            self.silent_ns = now;
+            self.ends_idle(now);
         }
         self.admitted = self.admitted.wrapping_add(1);
         self.admitted
+    }
+
+    /// That of one which the socket drops. Its client may repeat it; then it has waited for nothing.
+    pub fn lose(&mut self, now: u64) -> u32 {
+        self.admitted_ns = now;
+        self.answered
+    }
+
+    fn ends_idle(&mut self, now: u64) {
+        let idle = since(now, self.silent_ns);
+        if idle > 0 {
+            self.idle_ns = self.idle_ns.wrapping_add(idle as u64);
+            self.silent_ns = now;
+        }
     }
 
     /// The server has answered the attempt with this number, now.
@@ -319,28 +339,44 @@ impl QuicWait {
 
     fn learn(&mut self, now: u64) {
         let pending = self.pending();
+        let elapsed = since(now, self.sample_ns);
         if self.sample_ns != 0 && self.answers < SAMPLE_ANSWERS {
             self.answers += 1;
             self.low_mark = self.low_mark.min(pending);
             return;
         }
-        if self.sample_ns != 0 && self.turned_away {
-            self.learn_least(now.wrapping_sub(self.sample_ns));
+        let turned_away = std::mem::take(&mut self.turned_away);
+        if turned_away && self.sample_ns != 0 && elapsed > 0 {
+            let least = u64::from(self.least_learnt(elapsed as u64));
+            let bearable = BEARABLE_NS.checked_div(self.service_ns);
+            self.least = least.min(bearable.unwrap_or(u64::MAX)) as u32;
         }
-        (self.sample_ns, self.idle_ns, self.turned_away) = (now, 0, false);
+        (self.sample_ns, self.idle_ns) = (now, 0);
         (self.answers, self.low_mark) = (0, pending);
     }
 
-    fn learn_least(&mut self, elapsed: u64) {
+    fn least_learnt(&self, elapsed: u64) -> u32 {
         let least = self.least();
-        let learnt = if self.low_mark >= LEAST_MIN {
-            least.saturating_sub(self.low_mark / 2)
-        } else if self.idle_ns > elapsed / 16 {
-            least.wrapping_add(least / 2 + 1)
-        } else {
-            least
+        let more = least.saturating_add(least / 2 + 1);
+        match self.crowded_1024 {
+            1..PARALLEL_1024 => more.min(LEAST_PARALLEL),
+            1..QUEUES_1024 if self.low_mark >= LEAST_MIN => least,
+            _ if self.low_mark >= LEAST_MIN => least.saturating_sub(self.low_mark / 2),
+            _ if self.idle_ns <= elapsed / 16 || least >= LEAST_MAX => least,
+            _ => more.min(LEAST_MAX),
+        }
+    }
+
+    fn compare(&mut self, after_ns: u64, behind: u32) {
+        let mean = |known: u64, sample: u64| match known {
+            0 => sample.max(1),
+            known => (known - known / 16 + sample / 16).max(1),
         };
-        self.least = learnt.min(LEAST_MAX);
+        if behind == 0 {
+            self.alone_ns = mean(self.alone_ns, after_ns);
+        } else if let Some(times) = (after_ns << 10).checked_div(self.alone_ns) {
+            self.crowded_1024 = mean(self.crowded_1024, times);
+        }
     }
 
     /// The same, and it tells how fast the server is: the answer took so long, and so many waited before it.
@@ -356,18 +392,21 @@ impl QuicWait {
         };
         self.service_ns = mean.max(1);
         self.latency_ns = after_ns;
+        self.compare(after_ns, behind);
     }
 
-    /// The server has sent a Retry: the attempt waits for its client now.
-    pub fn excuse(&mut self, now: u64) {
+    /// The server has sent a Retry: the attempt with this number waits for its client now.
+    pub fn excuse(&mut self, number: u32, now: u64) {
         self.silent_ns = now;
-        self.excused = self.excused.wrapping_add(1);
+        if number.wrapping_sub(self.answered) as i32 > 0 {
+            self.excused = self.excused.wrapping_add(1);
+        }
     }
 }
 
 /// A limit of the wait for an attempt of this priority, 1..=64: up to twice as much for the highest.
 fn of_priority(limit: u64, priority: u8) -> u64 {
-    limit + limit * u64::from(OTHER_PRIORITY - priority) / u64::from(OTHER_PRIORITY)
+    limit + (limit * u64::from(OTHER_PRIORITY - priority)).div_ceil(OTHER_PRIORITY.into())
 }
 
 /// Below 0 if `then` is later.
@@ -488,7 +527,7 @@ mod tests {
             let lets_in = [QuicVerdict::QuicAdmitted, QuicVerdict::QuicFloor].contains(&verdict);
             if lets_in {
                 let behind = self.wait.pending();
-                let number = self.wait.let_in(now, 0);
+                let number = self.wait.let_in(now);
                 self.queue.push_back((number, now, behind));
             }
             lets_in
@@ -570,6 +609,18 @@ mod tests {
         }
     }
 
+    /// However slow it was.
+    #[test]
+    fn a_slow_server_that_has_stopped_is_not_offered_everything_either() {
+        let mut server = Server::new(200 * MS);
+        server.offer(MS, 150 * MS, 10_000 * MS);
+        server.service_ns = u64::MAX >> 2;
+        let before = server.let_in;
+        server.offer(10_000 * MS, 20 * MS, 40_000 * MS);
+        let share = (server.let_in - before) as f64 / 1500.0;
+        assert!((0.4..0.9).contains(&share), "{share}");
+    }
+
     /// A firewall behind weir drops a flood: what real clients wait for is answered at once.
     #[test]
     fn what_is_dropped_before_the_server_sees_it_refuses_nobody() {
@@ -580,7 +631,7 @@ mod tests {
                 wait.judge(now, &RULE, OTHER_PRIORITY),
                 QuicVerdict::QuicAdmitted
             );
-            let (behind, number) = (wait.pending(), wait.let_in(now, 0));
+            let (behind, number) = (wait.pending(), wait.let_in(now));
             if now % (200 * MS) < MS / 5 {
                 wait.answer(number, now, MS, behind.min(1));
             }
@@ -590,7 +641,7 @@ mod tests {
     #[test]
     fn an_answer_to_an_attempt_of_another_life_of_the_state_says_nothing() {
         let mut wait = QuicWait::default();
-        wait.let_in(MS, 0);
+        wait.let_in(MS);
         wait.settle(1_000_000, 2 * MS);
         assert_eq!(wait.pending(), 1);
     }
@@ -599,9 +650,9 @@ mod tests {
     fn a_retry_excuses_the_server_and_those_before_it_still_wait() {
         let mut wait = QuicWait::default();
         for _ in 0..3 {
-            wait.let_in(MS, 0);
+            wait.let_in(MS);
         }
-        wait.excuse(2 * MS);
+        wait.excuse(2, 2 * MS);
         assert_eq!(wait.pending(), 2);
     }
 
@@ -623,11 +674,13 @@ mod tests {
             buffer_limit: 1000,
             ..QuicWait::default()
         };
-        for _ in 0..100 {
-            wait.let_in(MS, 201);
-        }
-        assert_eq!(wait.pending(), 0);
-        assert_eq!((wait.let_in(2 * MS, 200), wait.pending()), (1, 1));
+        assert!(wait.is_lost(201) && !wait.is_lost(200));
+        let number = wait.let_in(MS);
+        assert_ne!(wait.lose(2 * MS), number);
+        assert_eq!(wait.pending(), 1);
+        // However much memory it takes: an empty socket takes it.
+        (wait.buffer, wait.buffer_limit) = (0, 100);
+        assert!(!wait.is_lost(201));
     }
 
     #[test]

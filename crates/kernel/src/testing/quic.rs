@@ -53,10 +53,12 @@ unsafe extern "C" {
         policy: *const quic_policy,
         priority: u32,
     ) -> u8;
-    fn pure_quic_let_in(state: *mut quic_state, now: u64, truesize: u32) -> u32;
+    fn pure_quic_let_in(state: *mut quic_state, now: u64) -> u32;
+    fn pure_quic_is_lost(state: *const quic_state, truesize: u32) -> bool;
+    fn pure_quic_lose(state: *mut quic_state, now: u64) -> u32;
     fn pure_quic_answer(state: *mut quic_state, number: u32, now: u64, after_ns: u64, behind: u32);
     fn pure_quic_settle(state: *mut quic_state, number: u32, now: u64);
-    fn pure_quic_excuse(state: *mut quic_state, now: u64);
+    fn pure_quic_excuse(state: *mut quic_state, number: u32, now: u64);
 }
 
 /// What the C reads of a datagram.
@@ -199,9 +201,21 @@ impl CQuicWait {
     }
 
     /// `quic_let_in()`.
-    pub fn let_in(&mut self, now: u64, truesize: u32) -> u32 {
+    pub fn let_in(&mut self, now: u64) -> u32 {
         // SAFETY: the state is exclusively ours.
-        unsafe { pure_quic_let_in(&mut self.0, now, truesize) }
+        unsafe { pure_quic_let_in(&mut self.0, now) }
+    }
+
+    /// `quic_is_lost()`.
+    pub fn is_lost(&self, truesize: u32) -> bool {
+        // SAFETY: the state is only read.
+        unsafe { pure_quic_is_lost(&self.0, truesize) }
+    }
+
+    /// `quic_lose()`.
+    pub fn lose(&mut self, now: u64) -> u32 {
+        // SAFETY: the state is exclusively ours.
+        unsafe { pure_quic_lose(&mut self.0, now) }
     }
 
     /// `quic_answer()`.
@@ -217,9 +231,9 @@ impl CQuicWait {
     }
 
     /// `quic_excuse()`.
-    pub fn excuse(&mut self, now: u64) {
+    pub fn excuse(&mut self, number: u32, now: u64) {
         // SAFETY: the state is exclusively ours.
-        unsafe { pure_quic_excuse(&mut self.0, now) }
+        unsafe { pure_quic_excuse(&mut self.0, number, now) }
     }
 
     /// Its fields, in the model's words.
@@ -246,6 +260,8 @@ impl CQuicWait {
             low_mark: self.0.low_mark,
             least: self.0.least,
             turned_away: self.0.turned_away != 0,
+            alone_ns: self.0.alone_ns,
+            crowded_1024: self.0.crowded_1024,
         }
     }
 }
