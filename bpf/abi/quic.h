@@ -134,8 +134,9 @@ struct quic_state {
 	__u32 turned_away;	/* 1: an attempt of it was refused for the wait */
 	__u64 alone_ns;		/* how long answers take when nobody waits before them, a moving mean; 0: not known */
 	__u64 crowded_1024;	/* of that in 1/1024, how long the others take, a moving mean; 0: not known */
+	__u64 stop_ns;		/* longest time without an answer that led to this wait over the target; 0: none */
 };
-_Static_assert(sizeof(struct quic_state) == 144, "no holes");
+_Static_assert(sizeof(struct quic_state) == 152, "no holes");
 
 /* A refused attempt, sampled: for `weir why`, `weir events` and the log. */
 struct quic_event {

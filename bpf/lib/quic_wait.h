@@ -18,7 +18,8 @@
  * refuses while the buffer is fuller than `room`: the packets of established
  * connections have to find a place there. Where one answer takes longer than the
  * target, as few wait as keep the server busy: one of one worker, and one that
- * answers many at a time.
+ * answers many at a time. A server that stood still for a moment has longer to
+ * work off what came meanwhile.
  *
  * Established connections alone can keep a server over both. So a share of its
  * answers is for new ones all the same: `floor`.
@@ -52,6 +53,14 @@ _Static_assert(QUIC_STOPPED_NS + QUIC_STANDING_MAX_NS < QUIC_FORGOTTEN_NS, "it s
 #define QUIC_QUEUES_1024 2048
 /* Of the moving means of both, the weight of a new sample: one in 2^4. */
 #define QUIC_CROWDED_SHIFT 4
+/*
+ * A time without an answer that is so many times as long as usual is a stop of the server, which then has so many times as
+ * long to catch up; of no more than an interval, and no more in all.
+ */
+#define QUIC_STOP_ANSWERS 4
+#define QUIC_CATCH_UP 8
+#define QUIC_CATCH_UP_MAX_NS 900000000ULL
+_Static_assert(QUIC_STOPPED_NS + QUIC_CATCH_UP_MAX_NS < QUIC_FORGOTTEN_NS, "as above");
 /* Answers of a sample. */
 #define QUIC_SAMPLE_ANSWERS 32
 
@@ -98,6 +107,19 @@ static __always_inline u64 quic_interval(const struct quic_state *state, const s
 	return answers > policy->interval_ns ? answers : policy->interval_ns;
 }
 
+/* How long it must be over the target to stand. */
+static __always_inline u64 quic_patience(const struct quic_state *state, const struct quic_policy *policy)
+{
+	u64 interval = quic_interval(state, policy), stop = state->stop_ns, patience;
+
+	if (stop > policy->interval_ns)
+		stop = policy->interval_ns;
+	patience = policy->interval_ns + QUIC_CATCH_UP * stop;
+	if (patience > QUIC_CATCH_UP_MAX_NS)
+		patience = QUIC_CATCH_UP_MAX_NS;
+	return patience > interval ? patience : interval;
+}
+
 /* One look, when an attempt comes. Without a lock: of two CPUs at once one has its way. */
 static __always_inline void quic_look(struct quic_state *state, u64 now, const struct quic_policy *policy)
 {
@@ -113,7 +135,7 @@ static __always_inline void quic_look(struct quic_state *state, u64 now, const s
 	if (quic_is_over(state, now, policy)) {
 		if (!above)
 			state->above_ns = now;
-		else if ((s64)(now - above) >= interval)
+		else if ((s64)(now - above) >= (s64)quic_patience(state, policy))
 			state->standing = 1;
 		state->last_above_ns = now;
 		return;
@@ -121,6 +143,7 @@ static __always_inline void quic_look(struct quic_state *state, u64 now, const s
 	if (!state->standing || (s64)(now - state->last_above_ns) >= interval) {
 		state->standing = 0;
 		state->above_ns = 0;
+		state->stop_ns = 0;
 	}
 }
 
@@ -294,12 +317,22 @@ static __always_inline void quic_compare(struct quic_state *state, u64 after_ns,
 		state->crowded_1024 = quic_mean_of_16(state->crowded_1024, (after_ns << 10) / state->alone_ns);
 }
 
+/* An answer has left. The time since the one before may have been a stop. */
+static __always_inline void quic_ends_silence(struct quic_state *state, u64 now)
+{
+	s64 silent = now - *(volatile u64 *)&state->silent_ns;
+
+	if (state->service_ns && silent > (s64)(QUIC_STOP_ANSWERS * state->service_ns) && silent > (s64)state->stop_ns)
+		state->stop_ns = silent;
+	state->silent_ns = now;
+}
+
 /* The server has answered the attempt with this number, now. One of another life of the state says nothing. */
 static __always_inline void quic_settle(struct quic_state *state, u32 number, u64 now)
 {
 	if ((s32)(state->admitted - number) < 0)
 		return;
-	state->silent_ns = now;
+	quic_ends_silence(state, now);
 	if ((s32)(number - state->answered) > 0) {
 		state->answered = number;
 		state->excused = 0;

@@ -132,6 +132,12 @@ pub const LEAST_MIN: u32 = abi::QUIC_LEAST_MIN;
 pub const LEAST_MAX: u32 = abi::QUIC_LEAST_MAX;
 /// The most of them at a server that answers several at a time.
 pub const LEAST_PARALLEL: u32 = abi::QUIC_LEAST_PARALLEL;
+/// A time without an answer that is so many times as long as usual is a stop of the server.
+const STOP_ANSWERS: u64 = 4;
+/// It has so many times as long to catch up.
+const CATCH_UP: u64 = 8;
+/// And no more than this, ns.
+const CATCH_UP_MAX_NS: u64 = 900_000_000;
 /// Answers of a sample.
 const SAMPLE_ANSWERS: u32 = 32;
 
@@ -203,6 +209,8 @@ pub struct QuicWait {
     pub alone_ns: u64,
     /// Of that in 1/1024, how long the others take, a moving mean; 0: not known.
     pub crowded_1024: u64,
+    /// Longest time without an answer that led to this wait over the target, ns; 0: none.
+    pub stop_ns: u64,
 }
 
 impl QuicWait {
@@ -227,6 +235,12 @@ impl QuicWait {
         rule.interval_ns.max(answers.min(STANDING_MAX_NS)) as i64
     }
 
+    fn patience(&self, rule: &QuicRule) -> i64 {
+        let catch_up = CATCH_UP * self.stop_ns.min(rule.interval_ns);
+        let patience = (rule.interval_ns + catch_up).min(CATCH_UP_MAX_NS);
+        self.interval(rule).max(patience as i64)
+    }
+
     fn is_over(&self, now: u64, rule: &QuicRule) -> bool {
         let stopped = since(now, self.silent_ns) >= STOPPED_NS as i64;
         self.pending() >= self.least()
@@ -245,12 +259,13 @@ impl QuicWait {
         if self.is_over(now, rule) {
             match self.above_ns {
                 0 => self.above_ns = now,
-                above => self.standing |= since(now, above) >= interval,
+                above => self.standing |= since(now, above) >= self.patience(rule),
             }
             self.last_above_ns = now;
         } else if !self.standing || since(now, self.last_above_ns) >= interval {
             self.standing = false;
             self.above_ns = 0;
+            self.stop_ns = 0;
         }
     }
 
@@ -330,11 +345,20 @@ impl QuicWait {
         if (self.admitted.wrapping_sub(number) as i32) < 0 {
             return;
         }
-        self.silent_ns = now;
+        self.ends_silence(now);
         if number.wrapping_sub(self.answered) as i32 > 0 {
             (self.answered, self.excused) = (number, 0);
         }
         self.learn(now);
+    }
+
+    fn ends_silence(&mut self, now: u64) {
+        let silent = since(now, self.silent_ns);
+        let usual = STOP_ANSWERS.wrapping_mul(self.service_ns) as i64;
+        if self.service_ns > 0 && silent > usual && silent > self.stop_ns as i64 {
+            self.stop_ns = silent as u64;
+        }
+        self.silent_ns = now;
     }
 
     fn learn(&mut self, now: u64) {
@@ -574,6 +598,21 @@ mod tests {
             server.offer(10_000 * MS, 2 * MS / times, 20_000 * MS);
             assert!(server.refused > refused);
             assert!(server.longest < 60 * MS, "{} ns", server.longest);
+        }
+    }
+
+    /// A server of 4 ms that stands still now and then, for longer than `interval`, at 0.8 of what it can answer.
+    #[test]
+    fn a_server_that_stops_for_moments_refuses_nobody() {
+        for stop in [50, 100, 150, 200] {
+            let mut server = Server::new(4 * MS);
+            for stops in 0..20 {
+                let begins = stops * 3_000 * MS + MS;
+                let ends = begins + 3_000 * MS;
+                server.offer(begins, 5 * MS, ends);
+                server.free_at = server.free_at.max(ends) + stop * MS;
+            }
+            assert_eq!(server.refused, 0, "{stop} ms");
         }
     }
 

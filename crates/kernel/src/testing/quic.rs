@@ -262,6 +262,7 @@ impl CQuicWait {
             turned_away: self.0.turned_away != 0,
             alone_ns: self.0.alone_ns,
             crowded_1024: self.0.crowded_1024,
+            stop_ns: self.0.stop_ns,
         }
     }
 }
