@@ -253,6 +253,14 @@ static __always_inline u32 quic_lose(struct quic_state *state, u64 now)
 	return *(volatile u32 *)&state->answered;
 }
 
+/* Half as many again, and no more than so many. */
+static __always_inline u32 quic_more(u32 least, u32 most)
+{
+	u32 more = least + least / 2 + 1;
+
+	return more < most ? more : most;
+}
+
 /*
  * As few as keep the server busy: what was there at all times only waits, and where nobody waited although others were
  * turned away, there were too few. A server that answers several at a time has too few as long as nobody waits for another.
@@ -262,12 +270,15 @@ static __always_inline u32 quic_least_learnt(const struct quic_state *state, u64
 	u32 least = quic_least(state), spare = state->low_mark / 2;
 
 	if (state->crowded_1024 && state->crowded_1024 < QUIC_PARALLEL_1024)
-		return least + least / 2 + 1 < WEIR_QUIC_LEAST_PARALLEL ? least + least / 2 + 1 : WEIR_QUIC_LEAST_PARALLEL;
-	if (state->low_mark >= WEIR_QUIC_LEAST_MIN)
-		return state->crowded_1024 && state->crowded_1024 < QUIC_QUEUES_1024 ? least : least - (spare < least ? spare : least);
+		return quic_more(least, WEIR_QUIC_LEAST_PARALLEL);
+	if (state->low_mark >= WEIR_QUIC_LEAST_MIN) {
+		if (state->crowded_1024 && state->crowded_1024 < QUIC_QUEUES_1024)
+			return least;
+		return least > spare ? least - spare : 0;
+	}
 	if (state->idle_ns <= elapsed / 16 || least >= WEIR_QUIC_LEAST_MAX)
 		return least;
-	return least + least / 2 + 1 < WEIR_QUIC_LEAST_MAX ? least + least / 2 + 1 : WEIR_QUIC_LEAST_MAX;
+	return quic_more(least, WEIR_QUIC_LEAST_MAX);
 }
 
 static __always_inline void quic_learn_least(struct quic_state *state, u64 elapsed)
