@@ -41,7 +41,7 @@ const MEASURED: Duration = Duration::from_secs(10);
 /// takes that apart, it keeps its lock (RTNL).
 const MOST_SOON: Duration = Duration::from_millis(20);
 /// One of so many restarts begins after the namespace before has gone. For that the test waits about two seconds.
-const LATER: usize = 20;
+const LATER: usize = 40;
 /// Nearly all of the others.
 const MOST_P99: Duration = Duration::from_millis(if cfg!(debug_assertions) { 250 } else { 150 });
 /// None of the restarts is forgotten until something looks at it by chance.
