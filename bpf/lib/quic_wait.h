@@ -17,8 +17,7 @@
  * answer has to confirm the wait, or none comes. And it
  * refuses while the buffer is fuller than `room`: the packets of established
  * connections have to find a place there. Where one answer takes longer than the
- * target, as few wait as keep the server busy: one of one worker, and one that
- * answers many at a time. A server that stood still for a moment has longer to
+ * target, as few wait as keep the server busy, be it one worker or many. A server that stood still for a moment has longer to
  * work off what came meanwhile.
  *
  * Established connections alone can keep a server over both. So a share of its

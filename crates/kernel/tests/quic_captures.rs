@@ -186,8 +186,8 @@ fn ordered<T>(comes: bool, client: T, server: T) -> (T, T) {
     }
 }
 
-/// Of each version: the long packets that a client sends, with a token and without, and an answer to none; a Version
-/// Negotiation; an established connection's packet; and what is no QUIC. A thousand mutations of each are judged.
+/// In three sizes, long packets of each kind of versions 1 and 2 and of Version Negotiation, and an established connection's
+/// packet; and what is no QUIC. About a thousand mutations of each are judged.
 fn one_of_each_kind() -> Vec<Vec<u8>> {
     const SIZES: [usize; 3] = [60, 1200, 1400];
     let mut datagrams = vec![b"GET / HTTP/1.1\r\n".to_vec(), Vec::new()];

@@ -55,7 +55,7 @@ impl From<&QuicListener> for QuicRule {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct QuicForecast {
     last: Option<(Duration, QuicCounters)>,
-    /// The guard's wait stood at the last look.
+    /// The guard's wait stood at the last look, or the buffer was fuller than `room`.
     stood: bool,
     /// Attempts that would be waiting.
     waiting: f64,
@@ -95,7 +95,11 @@ impl QuicForecast {
             seen_refused,
         } = self.count(&look.counters.since(&before), look.listener.mode);
         let seconds = elapsed.as_secs_f64().max(1e-3);
-        let stands = look.sockets.iter().any(|socket| socket.standing);
+        let is_full = |socket: &QuicSocket| rule.room > 0.0 && socket.fullness() > rule.room;
+        let stands = look
+            .sockets
+            .iter()
+            .any(|socket| socket.standing || is_full(socket));
         let stood = std::mem::replace(&mut self.stood, stands);
         if stood && stands {
             self.learn(answered / seconds);

@@ -173,7 +173,7 @@ fn refuses_by_wait(quic: &Quic) -> Option<String> {
         None => String::new(),
     };
     Some(format!(
-        "{} new attempts{}: the wait has stood over target_wait ({}) for interval ({}){floor}",
+        "{} new attempts{}: the wait has stood over target_wait ({}) for interval ({}) or longer{floor}",
         verb(quic, "refuses"),
         at_sockets(quic, refusing),
         format_duration(target),
@@ -307,7 +307,7 @@ h3    *:443    enforce       12    61 %  35 ms
         let expected = [
             "policy: vn, wait 20ms, room 0.5",
             "12 attempts are not answered; the next waits about 35 ms",
-            "refuses new attempts: the wait has stood over target_wait (20ms) for interval (100ms); 0.125 of what the server can \
+            "refuses new attempts: the wait has stood over target_wait (20ms) for interval (100ms) or longer; 0.125 of what the server can \
              answer is let in all the same (floor)",
             "refused the last attempt: 61 % of the receive buffer was taken, and room is 50 %",
             "admitted 70 (answered 68), refused 30 (30 %); 3 found no server at the port",
@@ -341,7 +341,7 @@ h3        *:443    observe       13    30 %   90 ms
         let expected = [
             "policy: vn, wait 20ms, room 0.25, interval 1s, floor 0",
             "13 attempts are not answered; the next waits about 90 ms, at the socket with the longest wait",
-            "would refuse new attempts at 1 of 3 sockets: the wait has stood over target_wait (20ms) for interval (1s)",
+            "would refuse new attempts at 1 of 3 sockets: the wait has stood over target_wait (20ms) for interval (1s) or longer",
             "would have refused the last attempt at 1 of 3 sockets: 30 % of the receive buffer was taken, and room is 25 %",
             "admitted 85, would have refused 12 (12 %); 68 were answered; 3 found no server at the port",
             "the verdicts are more: each judges an attempt by the wait as it is, which enforcing would have kept short",

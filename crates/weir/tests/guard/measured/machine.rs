@@ -241,7 +241,7 @@ fn one_weir_guards_250_namespaces_and_a_restart_costs_nothing() {
     let latest = &times[times.len().saturating_sub(10)..];
     let unjudged = bed.counter(0, "syn_unjudged");
     let found = bed.log_text().matches("found by a look at all").count();
-    let mut later: Vec<_> = (0..count / LATER)
+    let mut later: Vec<_> = (0..count.div_ceil(LATER))
         .map(|_| {
             one.ends();
             until("the namespace has gone", || {
