@@ -1,6 +1,6 @@
 //! QUIC servers under test, on the server's CPU of a bed, and programs that are their clients.
 //!
-//! nginx and HAProxy are those of Debian 13, because older builds speak no QUIC; [`debian`] makes the system that they run
+//! nginx, HAProxy and Caddy are those of Debian 13, because older builds speak no QUIC; [`debian`] makes the system that they run
 //! in. The quinn server is the test bed's own, whose time for a connection is known.
 
 pub mod clients;
@@ -40,7 +40,12 @@ pub enum Kind {
     NginxWeb,
     /// HAProxy of Debian 13, one thread
     Haproxy,
+    /// Caddy of Debian 13, which is quic-go's
+    Caddy,
 }
+
+/// What HAProxy's own limit lets be under way.
+const HAPROXY_BACKLOG: u32 = 32;
 
 /// Time that the quinn server takes for a new connection: about that of an RSA signature, which the others make.
 const SERVICE: Duration = Duration::from_millis(2);
@@ -52,7 +57,18 @@ impl Kind {
     pub fn request(self) -> Request {
         match self {
             Kind::Quinn | Kind::QuinnSocket | Kind::QuinnSocket1M => Request::echo(b"GET /"),
-            Kind::Nginx | Kind::NginxWeb | Kind::Haproxy => Request::http3_get_root("localhost"),
+            Kind::Nginx | Kind::NginxWeb | Kind::Haproxy | Kind::Caddy => {
+                Request::http3_get_root("localhost")
+            }
+        }
+    }
+
+    /// What the server has itself against a crowd of new connections, as its configuration says it.
+    pub fn own_limit(self) -> Option<&'static str> {
+        match self {
+            Kind::Nginx => Some("quic_retry on"),
+            Kind::Haproxy => Some("backlog 32"),
+            _ => None,
         }
     }
 }
@@ -72,6 +88,14 @@ impl Server {
     /// # Errors
     /// Unsupported where this machine cannot have the server.
     pub fn start(bed: &Bed, kind: Kind, systems: &Path) -> Result<Server> {
+        Server::start_with(bed, kind, systems, false)
+    }
+
+    /// The same, with its [`Kind::own_limit`] if `limited`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(bed: &Bed, kind: Kind, systems: &Path, limited: bool) -> Result<Server> {
         let any = SocketAddr::from(([0, 0, 0, 0], PORT));
         let quinn = |kind| {
             // The server's thread inherits the CPU of the one that starts it.
@@ -91,12 +115,19 @@ impl Server {
             Kind::Quinn => quinn(QuicServerKind::QueuesInside { service: SERVICE })?,
             Kind::QuinnSocket => quinn(in_socket(RECEIVE_BUFFER_BYTES))?,
             Kind::QuinnSocket1M => quinn(in_socket((1 << 20) / 2))?,
-            Kind::Nginx => Server::Program(Program::nginx(bed, &debian::root(systems)?)?),
+            Kind::Nginx => {
+                let root = debian::root(systems)?;
+                Server::Program(Program::nginx(bed, &root, limited)?)
+            }
             Kind::NginxWeb => {
                 let root = debian::root(systems)?;
                 Server::Program(Program::nginx_web(bed, &root, true)?)
             }
-            Kind::Haproxy => Server::Program(Program::haproxy(bed, &debian::root(systems)?)?),
+            Kind::Haproxy => {
+                let backlog = limited.then_some(HAPROXY_BACKLOG);
+                Server::Program(Program::haproxy(bed, &debian::root(systems)?, backlog)?)
+            }
+            Kind::Caddy => Server::Program(Program::caddy(bed, &debian::root(systems)?)?),
         };
         server.await_answer(bed, kind)?;
         Ok(server)

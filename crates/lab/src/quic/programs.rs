@@ -1,4 +1,4 @@
-//! nginx and HAProxy in the root of a Debian 13, with an RSA certificate.
+//! nginx, HAProxy and Caddy in the root of a Debian 13, with an RSA certificate.
 
 use std::fs::File;
 use std::path::Path;
@@ -27,7 +27,7 @@ http {
     client_body_temp_path FOLDER; proxy_temp_path FOLDER; fastcgi_temp_path FOLDER;
     uwsgi_temp_path FOLDER; scgi_temp_path FOLDER;
     server {
-        listen PORT quic;
+        listen PORT quic; RETRY
         ssl_certificate FOLDER/cert.pem; ssl_certificate_key FOLDER/key.pem; ssl_protocols TLSv1.3;
         ssl_session_cache off; ssl_session_tickets off;
         location / { return 200 \"hello\\n\"; }
@@ -80,8 +80,20 @@ defaults
     mode http
     timeout client 30s
 frontend web
-    bind quic4@:PORT ssl crt FOLDER/both.pem alpn h3
+    bind quic4@:PORT ssl crt FOLDER/both.pem alpn h3 BACKLOG
     http-request return status 200 content-type text/plain string \"hello\"
+";
+
+const CADDY: &str = "\
+{
+	admin off
+	auto_https off
+	storage file_system FOLDER/storage
+}
+https://:PORT {
+	tls FOLDER/cert.pem FOLDER/key.pem
+	respond \"hello\"
+}
 ";
 
 /// A server in a root folder of its own; ended with its whole process group on drop, its files removed.
@@ -94,9 +106,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// nginx with one worker.
-    pub fn nginx(bed: &Bed, root: &Path) -> Result<Program> {
-        Program::start(bed, root, "nginx", NGINX, &["-c"])
+    /// nginx with one worker; with `retry` every client has to show by a Retry that it has its address.
+    pub fn nginx(bed: &Bed, root: &Path, retry: bool) -> Result<Program> {
+        let config = NGINX.replace("RETRY", if retry { "quic_retry on;" } else { "" });
+        Program::start(bed, root, "nginx", &config, &["-c"])
     }
 
     /// nginx with one worker that serves web pages over TCP, and over QUIC as well if `both`. What a browser asks below
@@ -107,11 +120,11 @@ impl Program {
         Program::start(bed, root, "nginx", &config, &["-c"])
     }
 
-    /// HAProxy with one thread.
+    /// HAProxy with one thread; with a backlog no more handshakes are under way.
     ///
     /// # Errors
     /// Unsupported where its build speaks no QUIC.
-    pub fn haproxy(bed: &Bed, root: &Path) -> Result<Program> {
+    pub fn haproxy(bed: &Bed, root: &Path, backlog: Option<u32>) -> Result<Program> {
         let mut version = needs::command("chroot");
         let output = version.arg(root).args(["haproxy", "-vv"]).output();
         let output = output.context("cannot run HAProxy")?;
@@ -122,7 +135,15 @@ impl Program {
                 cause,
             ));
         }
-        Program::start(bed, root, "haproxy", HAPROXY, &["-db", "-f"])
+        let backlog = backlog.map(|handshakes| format!("backlog {handshakes}"));
+        let config = HAPROXY.replace("BACKLOG", &backlog.unwrap_or_default());
+        Program::start(bed, root, "haproxy", &config, &["-db", "-f"])
+    }
+
+    /// Caddy.
+    pub fn caddy(bed: &Bed, root: &Path) -> Result<Program> {
+        let words = ["run", "--adapter", "caddyfile", "--config"];
+        Program::start(bed, root, "caddy", CADDY, &words)
     }
 
     fn start(
