@@ -2,8 +2,9 @@
 //!
 //! What is decided, each with the figures that it comes from:
 //!
-//! - **target_wait**: the time of ten answers at least, as for TCP. Never shorter than it is, and never made longer than
-//!   [`LONGEST_TARGET`]: clients then repeat their Initial, and the answer to a repeated one tells nothing of the server's speed.
+//! - **target_wait**: the time of ten answers at least, as for TCP, if fewer are refused then. Never shorter than it is, and never
+//!   made longer than [`LONGEST_TARGET`]: clients then repeat their Initial, and the answer to a repeated one tells nothing of the
+//!   server's speed.
 //! - **interval** is no shorter than target_wait.
 //! - The **receive buffer** of the server: 1 MiB at least, and more if bursts find no room in the part that is for them.
 //! - **room**: what bursts need, if the buffer is large and they did not find it in half of it. A quarter stays for packets of
@@ -27,6 +28,8 @@ pub const SMALL_RECEIVE_BUFFER: u32 = 1 << 20;
 pub const RECEIVE_BUFFER_MAX: u32 = 1 << 25;
 /// The largest room that is suggested.
 pub const ROOM_FOR_BURSTS: f64 = 0.75;
+/// A longer target is suggested if it refuses this share of the attempts less, 0 to 1.
+pub const LEAST_GAIN: f64 = 0.01;
 
 /// What is suggested for a QUIC listener.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,11 +83,14 @@ pub fn suggest<'a>(
 ) -> QuicSuggestion {
     let service = profile.service();
     let needed = service.map_or(Duration::ZERO, least_target);
-    let target = asked.target_wait.max(needed.min(LONGEST_TARGET));
+    let longer = asked.target_wait.max(needed.min(LONGEST_TARGET));
+    let is_gain = gains(profile, asked.target_wait, longer);
+    let target = if is_gain { longer } else { asked.target_wait };
     let per_second = service.map_or(0.0, |service| 1.0 / service.as_secs_f64().max(1e-9));
     let target_wait = match service {
         None => TargetWait::NothingWaited,
-        Some(_) if target == asked.target_wait => TargetWait::Enough(per_second),
+        Some(_) if longer == asked.target_wait => TargetWait::Enough(per_second),
+        Some(_) if !is_gain => TargetWait::NoGain(per_second),
         Some(_) => TargetWait::Slow(per_second),
     };
     let room = room(asked, profile);
@@ -102,13 +108,22 @@ pub fn suggest<'a>(
     QuicSuggestion {
         target_wait,
         over: shares_over(profile, asked.target_wait, target),
-        is_too_slow: needed > target,
+        is_too_slow: is_gain && needed > target,
         room,
         buffer: buffer(asked, profile, room),
         answers,
         tcp: tcp(asked, listeners),
         listener,
     }
+}
+
+/// Whether the longer target refuses fewer; where nothing is known of either, it may.
+fn gains(profile: &QuicProfile, now: Duration, longer: Duration) -> bool {
+    let shares = (profile.share_with(now), profile.share_with(longer));
+    let (Some(now), Some(longer)) = shares else {
+        return true;
+    };
+    now - longer >= LEAST_GAIN
 }
 
 fn shares_over(profile: &QuicProfile, now: Duration, suggested: Duration) -> Vec<(Duration, f64)> {
@@ -202,6 +217,15 @@ mod tests {
         assert_eq!((buffer.now, buffer.raise_to), (2 << 20, None));
     }
 
+    /// Some are, or would be, refused: their wait stood over 20 ms.
+    fn stands(pending: u32, service_us: u64) -> QuicProfile {
+        let socket = QuicSocket {
+            standing: true,
+            ..socket(pending, service_us, 0)
+        };
+        seen(10, 5, (QuicVerdict::QuicVnWait, 2), socket)
+    }
+
     #[test]
     fn the_target_of_a_slow_server_is_the_time_of_ten_answers_and_half_a_second_at_most() {
         for (service_us, ms, too_slow) in [
@@ -211,7 +235,8 @@ mod tests {
             (40_000, 500, false),
             (90_000, 500, true),
         ] {
-            let suggestion = decide(&h3(), &seen(10, 5, NONE, socket(1, service_us, 0)));
+            // So many wait that a longer target would let in more.
+            let suggestion = decide(&h3(), &stands((ms * 600 / service_us) as u32, service_us));
             let listener = suggestion.listener;
             assert_eq!(
                 listener.target_wait,
@@ -227,9 +252,19 @@ mod tests {
             target_wait: Duration::from_secs(2),
             ..h3()
         };
-        let suggestion = decide(&patient, &seen(10, 5, NONE, socket(1, 90_000, 0)));
+        let suggestion = decide(&patient, &stands(5, 90_000));
         assert_eq!(suggestion.listener.target_wait, patient.target_wait);
         assert!(!suggestion.is_too_slow);
+    }
+
+    #[test]
+    fn a_slow_server_keeps_a_target_with_which_nobody_is_refused() {
+        for service_us in [3_000, 40_000, 90_000] {
+            let suggestion = decide(&h3(), &seen(10, 5, NONE, socket(1, service_us, 0)));
+            assert_eq!(suggestion.listener.target_wait, h3().target_wait);
+            assert!(matches!(suggestion.target_wait, TargetWait::NoGain(_)));
+            assert!(!suggestion.is_too_slow);
+        }
     }
 
     #[test]

@@ -146,6 +146,10 @@ fn target_reason(asked: &QuicListener, profile: &QuicProfile, decided: &Decided)
             format!("No attempt was seen to wait for its answer: nothing speaks against {now}.")
         }
         TargetWait::Enough(per_second) => format!("{}: {now} is enough.", ten(per_second)),
+        TargetWait::NoGain(per_second) => format!(
+            "{}. But a few may wait whatever target_wait is, and with a longer one weir would refuse hardly fewer: {now} is enough.",
+            ten(per_second)
+        ),
         TargetWait::Slow(per_second) => format!(
             "{}, and fewer than that wait by chance now and then: {now} is too short.",
             ten(per_second)
