@@ -147,7 +147,7 @@ fn target_reason(asked: &QuicListener, profile: &QuicProfile, decided: &Decided)
         }
         TargetWait::Enough(per_second) => format!("{}: {now} is enough.", ten(per_second)),
         TargetWait::NoGain(per_second) => format!(
-            "{}. But a few may wait whatever target_wait is, and with a longer one weir would refuse hardly fewer: {now} is enough.",
+            "{}. But with a longer target_wait weir would refuse hardly fewer: {now} is enough.",
             ten(per_second)
         ),
         TargetWait::Slow(per_second) => format!(
