@@ -616,8 +616,11 @@ static __always_inline int goes_on(struct quic_slot *slot, struct datagram *d, u
 
 	if (d->packet.kind != QUIC_INITIAL)
 		return PASS;
-	if (fate == QUIC_UNDER_WAY && (s64)(d->now - slot->at_ns) > (s64)REPEATED_NS)
+	if (fate == QUIC_UNDER_WAY && (s64)(d->now - slot->at_ns) > (s64)REPEATED_NS) {
+		/* In a slot that another one has taken it does no harm: it counts from the first repeat on. */
+		slot->repeated_ns = d->now;
 		quic_turn_swap(slot, turn, quic_turn_with(turn, QUIC_LATE));
+	}
 	/* Its hello may have more datagrams, for each of which the server may send a Retry. The client goes by the first one. */
 	if (fate == QUIC_RETRIED && d->to_hash == slot->server_id)
 		return comes_back(slot, d, turn);
@@ -725,9 +728,8 @@ __noinline int on_answer(struct __sk_buff *skb, u32 said)
 		quic_excuse(state, number, now);
 		return 0;
 	}
-	/* What was sent twice does not tell how long an answer takes. */
 	if (quic_turn_fate(was.turn) == QUIC_LATE)
-		quic_settle(state, number, now);
+		quic_answer_late(state, number, now, was.repeated_ns, was.behind);
 	else
 		quic_answer(state, number, now, now - was.at_ns, was.behind);
 	count(was.server.counters, VERDICT_quic_answered);

@@ -135,8 +135,10 @@ struct quic_state {
 	__u64 alone_ns;		/* how long answers take when nobody waits before them, a moving mean; 0: not known */
 	__u64 crowded_1024;	/* of that in 1/1024, how long the others take, a moving mean; 0: not known */
 	__u64 stop_ns;		/* longest time without an answer that led to this wait over the target; 0: none */
+	__u32 unsure;		/* 1: those who waited were forgotten, and no answer has come since; 2: one has */
+	__u32 unsure_to;	/* then: up to this number, more may have waited before them than is known */
 };
-_Static_assert(sizeof(struct quic_state) == 152, "no holes");
+_Static_assert(sizeof(struct quic_state) == 160, "no holes");
 
 /* A refused attempt, sampled: for `weir why`, `weir events` and the log. */
 struct quic_event {

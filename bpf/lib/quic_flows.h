@@ -64,7 +64,7 @@ struct quic_slot {
 	u32 first_id;		/* hash of the connection ID that its first packet went to */
 	u32 server_id;		/* and of the one that the server has chosen; 0: not known */
 	u32 verdict;		/* of a refused one: enum quic_verdict */
-	u64 pad;
+	u64 repeated_ns;	/* of a late one: when its client has repeated it */
 };
 _Static_assert(sizeof(struct quic_slot) == 64, "one cache line");
 
@@ -212,6 +212,7 @@ static __always_inline bool quic_slot_write(struct quic_pair *pair, u64 client, 
 	slot->first_id = what->first_id;
 	slot->server_id = what->server_id;
 	slot->verdict = what->verdict;
+	slot->repeated_ns = 0;
 	quic_slot_publish(slot, what->turn);
 	return true;
 }
@@ -233,6 +234,7 @@ static __always_inline bool quic_slot_answer(struct quic_slot *slot, u64 client,
 		was->server = slot->server;
 		was->at_ns = slot->at_ns;
 		was->behind = slot->behind;
+		was->repeated_ns = slot->repeated_ns;
 		changed = quic_turn_swap(slot, was->turn, quic_turn_with(was->turn, retry ? QUIC_RETRIED : QUIC_ANSWERED));
 	}
 	/* The server's own ID, to which the client sends from now on. In a slot that another one has taken it does no harm. */

@@ -52,6 +52,8 @@ _Static_assert(QUIC_STOPPED_NS + QUIC_STANDING_MAX_NS < QUIC_FORGOTTEN_NS, "it s
 #define QUIC_QUEUES_1024 2048
 /* Of the moving means of both, the weight of a new sample: one in 2^4. */
 #define QUIC_CROWDED_SHIFT 4
+/* An answer with nobody before it counts so many times the mean at most: what is longer is a stop of the server. */
+#define QUIC_ALONE_TIMES 4
 /*
  * A time without an answer that is so many times as long as usual is a stop of the server, which then has so many times as
  * long to catch up; of no more than an interval, and no more in all.
@@ -106,11 +108,13 @@ static __always_inline u64 quic_interval(const struct quic_state *state, const s
 	return answers > policy->interval_ns ? answers : policy->interval_ns;
 }
 
-/* How long it must be over the target to stand. */
+/* How long it must be over the target to stand. Where answers take much longer than a stop, it is not the stop that they wait for. */
 static __always_inline u64 quic_patience(const struct quic_state *state, const struct quic_policy *policy)
 {
 	u64 interval = quic_interval(state, policy), stop = state->stop_ns, patience;
 
+	if (state->latency_ns > 2 * stop + policy->target_wait_ns)
+		stop = 0;
 	if (stop > policy->interval_ns)
 		stop = policy->interval_ns;
 	patience = policy->interval_ns + QUIC_CATCH_UP * stop;
@@ -123,18 +127,24 @@ static __always_inline u64 quic_patience(const struct quic_state *state, const s
 static __always_inline void quic_look(struct quic_state *state, u64 now, const struct quic_policy *policy)
 {
 	u64 above = *(volatile u64 *)&state->above_ns;
-	s64 silent = now - state->silent_ns, interval = quic_interval(state, policy);
+	s64 silent = now - state->silent_ns, interval = quic_interval(state, policy), patience;
 
 	if (silent > (s64)QUIC_FORGOTTEN_NS) {
+		if (quic_pending(state))
+			state->unsure = 1;
 		state->answered = state->admitted;
 		state->excused = 0;
 		state->latency_ns = 0;
 		state->sample_ns = 0;
 	}
 	if (quic_is_over(state, now, policy)) {
+		patience = quic_patience(state, policy);
+		/* One that has stopped is soon forgotten, however long the interval. */
+		if (silent >= (s64)QUIC_STOPPED_NS && patience > (s64)QUIC_STANDING_MAX_NS)
+			patience = QUIC_STANDING_MAX_NS;
 		if (!above)
 			state->above_ns = now;
-		else if ((s64)(now - above) >= (s64)quic_patience(state, policy))
+		else if ((s64)(now - above) >= patience)
 			state->standing = 1;
 		state->last_above_ns = now;
 		return;
@@ -321,6 +331,8 @@ static __always_inline u64 quic_mean_of_16(u64 known, u64 sample)
 /* An answer took so long, and so many waited before it: do those wait for each other? */
 static __always_inline void quic_compare(struct quic_state *state, u64 after_ns, u32 behind)
 {
+	if (!behind && state->alone_ns && after_ns > QUIC_ALONE_TIMES * state->alone_ns)
+		after_ns = QUIC_ALONE_TIMES * state->alone_ns;
 	if (!behind)
 		state->alone_ns = quic_mean_of_16(state->alone_ns, after_ns);
 	else if (state->alone_ns)
@@ -337,12 +349,29 @@ static __always_inline void quic_ends_silence(struct quic_state *state, u64 now)
 	state->silent_ns = now;
 }
 
-/* The server has answered the attempt with this number, now. One of another life of the state says nothing. */
+/* Whether the attempt with this number was let in, ever. One of another life of the state says nothing. */
+static __always_inline bool quic_knows(const struct quic_state *state, u32 number)
+{
+	return (s32)(state->admitted - number) >= 0;
+}
+
+/* Whether it is known how many waited before this attempt: not where some of them were forgotten. */
+static __always_inline bool quic_is_sure(struct quic_state *state, u32 number)
+{
+	if (state->unsure && (s32)(state->unsure_to - number) >= 0)
+		return false;
+	state->unsure = 0;
+	return true;
+}
+
+/* The server has answered the attempt with this number, now. */
 static __always_inline void quic_settle(struct quic_state *state, u32 number, u64 now)
 {
-	if ((s32)(state->admitted - number) < 0)
-		return;
 	quic_ends_silence(state, now);
+	if (state->unsure == 1) {
+		state->unsure_to = state->admitted;
+		state->unsure = 2;
+	}
 	if ((s32)(number - state->answered) > 0) {
 		state->answered = number;
 		state->excused = 0;
@@ -350,20 +379,48 @@ static __always_inline void quic_settle(struct quic_state *state, u32 number, u6
 	quic_learn(state, now);
 }
 
-/* The same, and it tells how fast the server is: the answer took so long, and so many waited before it. */
+/*
+ * The same, and it tells how fast the server is: the answer took so long, and so many waited before it. That it took so long
+ * comes first: a look of another CPU in between sees no stop without the wait that it led to. The first answer of all tells
+ * nothing of how long one takes alone: the server may just have begun.
+ */
 static __always_inline void quic_answer(struct quic_state *state, u32 number, u64 now, u64 after_ns, u32 behind)
 {
 	u64 sample = after_ns / ((u64)behind + 1), known = state->service_ns;
 
+	if (!quic_knows(state, number))
+		return;
+	if ((s64)after_ns >= 0)
+		state->latency_ns = after_ns;
 	quic_settle(state, number, now);
-	if (after_ns > QUIC_SERVICE_MAX_NS)
+	if (after_ns > QUIC_SERVICE_MAX_NS || !quic_is_sure(state, number))
 		return;
 	if (known)
 		sample = known - (known >> QUIC_SERVICE_SHIFT) + (sample >> QUIC_SERVICE_SHIFT);
 	/* 0 stands for none. */
 	state->service_ns = sample ? sample : 1;
-	state->latency_ns = after_ns;
-	quic_compare(state, after_ns, behind);
+	if (known)
+		quic_compare(state, after_ns, behind);
+}
+
+/*
+ * The same of an attempt that its client had repeated, then: which of its Initials has the answer, nobody knows. It took as long
+ * as since then, or longer.
+ */
+static __always_inline void quic_answer_late(struct quic_state *state, u32 number, u64 now, u64 repeated_ns, u32 behind)
+{
+	s64 took = repeated_ns ? now - repeated_ns : 0;
+	u64 sample;
+
+	if (!quic_knows(state, number))
+		return;
+	if (took > 0 && (u64)took > state->latency_ns)
+		state->latency_ns = took;
+	quic_settle(state, number, now);
+	if (!quic_is_sure(state, number) || took <= 0 || took > (s64)QUIC_SERVICE_MAX_NS || state->service_ns)
+		return;
+	sample = took / ((u64)behind + 1);
+	state->service_ns = sample ? sample : 1;
 }
 
 /* The server has sent a Retry: the attempt with this number waits for its client now. */

@@ -411,9 +411,9 @@ void pure_quic_answer(struct quic_state *state, u32 number, u64 now, u64 after_n
 	quic_answer(state, number, now, after_ns, behind);
 }
 
-void pure_quic_settle(struct quic_state *state, u32 number, u64 now)
+void pure_quic_answer_late(struct quic_state *state, u32 number, u64 now, u64 repeated_ns, u32 behind)
 {
-	quic_settle(state, number, now);
+	quic_answer_late(state, number, now, repeated_ns, behind);
 }
 
 bool pure_quic_is_lost(const struct quic_state *state, u32 truesize)

@@ -77,7 +77,7 @@ enum Event {
     /// Of a class of this priority.
     Attempt(u8),
     Answer(u64, u32),
-    Settle(u32),
+    AnswerLate(u64, u32),
     Excuse(u32),
     Buffer(u32),
 }
@@ -88,7 +88,7 @@ fn c_goes_through_the_model_s_states() {
     let event = prop_oneof![
         4 => prop_oneof![Just(64), 1u8..64].prop_map(Event::Attempt),
         2 => (0u64..5_000_000_000, back()).prop_map(|(after, behind)| Event::Answer(after, behind)),
-        1 => back().prop_map(Event::Settle),
+        1 => (0u64..5_000_000_000, back()).prop_map(|(after, back)| Event::AnswerLate(after, back)),
         1 => back().prop_map(Event::Excuse),
         1 => (0u32..1200).prop_map(Event::Buffer),
     ];
@@ -142,10 +142,12 @@ fn c_goes_through_the_model_s_states() {
                         c.answer(number, now, after, back);
                         model.answer(number, now, after, back);
                     }
-                    Event::Settle(back) => {
+                    Event::AnswerLate(after, back) => {
                         let number = model.admitted.wrapping_sub(back);
-                        c.settle(number, now);
-                        model.settle(number, now);
+                        // As if the clock had just begun, too: that stands for none.
+                        let repeated = now.saturating_sub(after);
+                        c.answer_late(number, now, repeated, back);
+                        model.answer_late(number, now, repeated, back);
                     }
                     Event::Excuse(back) => {
                         let number = model.admitted.wrapping_sub(back);

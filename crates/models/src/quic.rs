@@ -126,6 +126,8 @@ const BEARABLE_NS: u64 = 1_000_000_000;
 const PARALLEL_1024: u64 = 1280;
 /// And so much where more wait than it takes at a time.
 const QUEUES_1024: u64 = 2048;
+/// An answer with nobody before it counts so many times the mean at most.
+const ALONE_TIMES: u64 = 4;
 /// Fewest attempts that may wait where one answer takes longer than the target.
 pub const LEAST_MIN: u32 = abi::QUIC_LEAST_MIN;
 /// The most of them.
@@ -211,6 +213,10 @@ pub struct QuicWait {
     pub crowded_1024: u64,
     /// Longest time without an answer that led to this wait over the target, ns; 0: none.
     pub stop_ns: u64,
+    /// 1: those who waited were forgotten, and no answer has come since; 2: one has.
+    pub unsure: u32,
+    /// Then: up to this number, more may have waited before them than is known.
+    pub unsure_to: u32,
 }
 
 impl QuicWait {
@@ -236,7 +242,9 @@ impl QuicWait {
     }
 
     fn patience(&self, rule: &QuicRule) -> i64 {
-        let catch_up = CATCH_UP * self.stop_ns.min(rule.interval_ns);
+        let is_of_the_stop = self.latency_ns <= 2 * self.stop_ns + rule.target_ns;
+        let stop = if is_of_the_stop { self.stop_ns } else { 0 };
+        let catch_up = CATCH_UP * stop.min(rule.interval_ns);
         let patience = (rule.interval_ns + catch_up).min(CATCH_UP_MAX_NS);
         self.interval(rule).max(patience as i64)
     }
@@ -252,14 +260,21 @@ impl QuicWait {
     pub fn look(&mut self, now: u64, rule: &QuicRule) {
         let interval = self.interval(rule);
         if since(now, self.silent_ns) > FORGOTTEN_NS as i64 {
+            if self.pending() > 0 {
+                self.unsure = 1;
+            }
             (self.answered, self.excused) = (self.admitted, 0);
             self.latency_ns = 0;
             self.sample_ns = 0;
         }
         if self.is_over(now, rule) {
+            let patience = match since(now, self.silent_ns) >= STOPPED_NS as i64 {
+                true => self.patience(rule).min(STANDING_MAX_NS as i64),
+                false => self.patience(rule),
+            };
             match self.above_ns {
                 0 => self.above_ns = now,
-                above => self.standing |= since(now, above) >= self.patience(rule),
+                above => self.standing |= since(now, above) >= patience,
             }
             self.last_above_ns = now;
         } else if !self.standing || since(now, self.last_above_ns) >= interval {
@@ -340,12 +355,25 @@ impl QuicWait {
         }
     }
 
-    /// The server has answered the attempt with this number, now.
-    pub fn settle(&mut self, number: u32, now: u64) {
-        if (self.admitted.wrapping_sub(number) as i32) < 0 {
-            return;
+    /// Whether the attempt with this number was let in, ever.
+    fn knows(&self, number: u32) -> bool {
+        self.admitted.wrapping_sub(number) as i32 >= 0
+    }
+
+    /// Whether it is known how many waited before this attempt.
+    fn is_sure(&mut self, number: u32) -> bool {
+        let is_sure = self.unsure == 0 || (self.unsure_to.wrapping_sub(number) as i32) < 0;
+        if is_sure {
+            self.unsure = 0;
         }
+        is_sure
+    }
+
+    fn settle(&mut self, number: u32, now: u64) {
         self.ends_silence(now);
+        if self.unsure == 1 {
+            (self.unsure, self.unsure_to) = (2, self.admitted);
+        }
         if number.wrapping_sub(self.answered) as i32 > 0 {
             (self.answered, self.excused) = (number, 0);
         }
@@ -397,26 +425,55 @@ impl QuicWait {
             known => (known - known / 16 + sample / 16).max(1),
         };
         if behind == 0 {
-            self.alone_ns = mean(self.alone_ns, after_ns);
+            let most = match self.alone_ns {
+                0 => u64::MAX,
+                known => ALONE_TIMES * known,
+            };
+            self.alone_ns = mean(self.alone_ns, after_ns.min(most));
         } else if let Some(times) = (after_ns << 10).checked_div(self.alone_ns) {
             self.crowded_1024 = mean(self.crowded_1024, times);
         }
     }
 
-    /// The same, and it tells how fast the server is: the answer took so long, and so many waited before it.
+    /// The server has answered the attempt with this number, now. It took so long, and so many waited before it.
     pub fn answer(&mut self, number: u32, now: u64, after_ns: u64, behind: u32) {
-        self.settle(number, now);
-        if after_ns > SERVICE_MAX_NS {
+        if !self.knows(number) {
             return;
         }
+        if after_ns as i64 >= 0 {
+            self.latency_ns = after_ns;
+        }
+        self.settle(number, now);
+        if after_ns > SERVICE_MAX_NS || !self.is_sure(number) {
+            return;
+        }
+        let is_known = self.service_ns > 0;
         let sample = after_ns / (u64::from(behind) + 1);
         let mean = match self.service_ns {
             0 => sample,
             known => known - known / 8 + sample / 8,
         };
         self.service_ns = mean.max(1);
-        self.latency_ns = after_ns;
-        self.compare(after_ns, behind);
+        if is_known {
+            self.compare(after_ns, behind);
+        }
+    }
+
+    /// The same of an attempt that its client had repeated, then (0: not known when).
+    pub fn answer_late(&mut self, number: u32, now: u64, repeated_ns: u64, behind: u32) {
+        if !self.knows(number) {
+            return;
+        }
+        let took = match repeated_ns {
+            0 => 0,
+            then => since(now, then).max(0) as u64,
+        };
+        self.latency_ns = self.latency_ns.max(took);
+        self.settle(number, now);
+        let is_sure = self.is_sure(number);
+        if is_sure && (1..=SERVICE_MAX_NS).contains(&took) && self.service_ns == 0 {
+            self.service_ns = (took / (u64::from(behind) + 1)).max(1);
+        }
     }
 
     /// The server has sent a Retry: the attempt with this number waits for its client now.
@@ -442,306 +499,4 @@ fn since(now: u64, then: u64) -> i64 {
 mod forecast;
 
 #[cfg(test)]
-mod tests {
-    use std::collections::VecDeque;
-
-    use super::*;
-
-    const MS: u64 = 1_000_000;
-    const RULE: QuicRule = QuicRule {
-        target_ns: 20 * MS,
-        interval_ns: 100 * MS,
-        room_1024: 512,
-        floor_1024: 128,
-        refuse: QuicRefuse::Vn,
-    };
-
-    fn initial(version: u32, to: &[u8], from: &[u8]) -> Vec<u8> {
-        let flags = if version == V2 { 0xd0 } else { 0xc0 };
-        let mut datagram = vec![flags];
-        datagram.extend(version.to_be_bytes());
-        for id in [to, from] {
-            datagram.push(id.len() as u8);
-            datagram.extend(id);
-        }
-        datagram.resize(1200, 7);
-        datagram
-    }
-
-    #[test]
-    fn an_initial_of_either_version_may_begin_a_connection() {
-        for version in [V1, V2] {
-            let datagram = initial(version, &[1; 8], &[2; 5]);
-            let packet = LongPacket::read(&datagram).unwrap();
-            assert_eq!((packet.to, packet.from), (&[1; 8][..], &[2; 5][..]));
-            assert!(packet.may_begin(1200) && !packet.may_begin(1199));
-        }
-        // After a Retry the server has chosen.
-        let later = initial(V1, &[1; 4], &[2; 5]);
-        assert!(!LongPacket::read(&later).unwrap().may_begin(1200));
-        assert_eq!(LongPacket::read(&initial(5, &[1; 8], &[])), None);
-    }
-
-    #[test]
-    fn a_refusal_lists_no_version_of_the_client_and_names_it_by_its_id() {
-        let datagram = initial(V1, &[1; 20], &[2; 20]);
-        let answer = LongPacket::read(&datagram).unwrap().refusal(0xff);
-        let read = LongPacket::read(&answer).unwrap();
-        assert_eq!(read.kind, PacketKind::Negotiation);
-        assert_eq!((read.to, read.from), (&[2; 20][..], &[1; 20][..]));
-        assert!(answer.ends_with(&NO_VERSION.to_be_bytes()) && answer.len() == 51);
-    }
-
-    /// One worker that answers in its order, each in the same time.
-    struct Server {
-        wait: QuicWait,
-        service_ns: u64,
-        /// Number, when it came, how many before it.
-        queue: VecDeque<(u32, u64, u32)>,
-        free_at: u64,
-        let_in: usize,
-        refused: usize,
-        longest: u64,
-    }
-
-    impl Server {
-        fn new(service_ns: u64) -> Server {
-            Server {
-                wait: QuicWait {
-                    buffer_limit: 1 << 20,
-                    ..QuicWait::default()
-                },
-                service_ns,
-                queue: VecDeque::new(),
-                free_at: 0,
-                let_in: 0,
-                refused: 0,
-                longest: 0,
-            }
-        }
-
-        fn work(&mut self, now: u64) {
-            while let Some(&(number, came, behind)) = self.queue.front() {
-                let done = self.free_at.max(came) + self.service_ns;
-                if done > now {
-                    return;
-                }
-                self.queue.pop_front();
-                self.free_at = done;
-                self.longest = self.longest.max(done - came);
-                self.wait.answer(number, done, done - came, behind);
-            }
-        }
-
-        /// Attempts each so many ns, for so long.
-        fn offer(&mut self, from: u64, each: u64, until: u64) {
-            for now in (from..until).step_by(each as usize) {
-                match self.attempt(now, OTHER_PRIORITY) {
-                    true => self.let_in += 1,
-                    false => self.refused += 1,
-                }
-            }
-        }
-
-        /// One attempt; whether it is let in.
-        fn attempt(&mut self, now: u64, priority: u8) -> bool {
-            self.work(now);
-            self.wait.look(now, &RULE);
-            let verdict = self.wait.judge(now, &RULE, priority);
-            let lets_in = [QuicVerdict::QuicAdmitted, QuicVerdict::QuicFloor].contains(&verdict);
-            if lets_in {
-                let behind = self.wait.pending();
-                let number = self.wait.let_in(now);
-                self.queue.push_back((number, now, behind));
-            }
-            lets_in
-        }
-    }
-
-    #[test]
-    fn below_capacity_and_in_bursts_nobody_is_refused() {
-        let mut server = Server::new(2 * MS);
-        server.offer(MS, 5 * MS / 2, 20_000 * MS);
-        // 60 in 20 ms, on an idle server.
-        server.offer(30_000 * MS, MS / 3, 30_020 * MS);
-        assert_eq!(server.refused, 0);
-    }
-
-    #[test]
-    fn a_higher_priority_gets_in_while_lower_ones_are_refused() {
-        let mut server = Server::new(2 * MS);
-        // Four times what it can serve, an eighth of that by a class of its own.
-        let (mut let_in, mut of) = ([0; 2], [0; 2]);
-        for attempt in 0..20_000u64 {
-            let class = usize::from(attempt % 8 == 0);
-            let now = MS + attempt * MS / 2;
-            let in_time = server.attempt(now, [OTHER_PRIORITY, 1][class]);
-            // Once the wait stands.
-            if attempt > 2000 {
-                of[class] += 1;
-                let_in[class] += usize::from(in_time);
-            }
-        }
-        assert_eq!(let_in[1], of[1], "of the higher class");
-        assert!(let_in[0] * 3 < of[0], "{let_in:?} of {of:?}");
-    }
-
-    #[test]
-    fn in_overload_the_server_stays_busy_and_its_wait_near_the_target() {
-        for times in [2, 4, 20] {
-            let mut server = Server::new(2 * MS);
-            server.offer(MS, 2 * MS / times, 10_000 * MS);
-            // As many as it can serve in ten seconds, and those that wait.
-            assert!((4950..5100).contains(&server.let_in), "{}", server.let_in);
-            let refused = server.refused;
-            server.longest = 0;
-            server.offer(10_000 * MS, 2 * MS / times, 20_000 * MS);
-            assert!(server.refused > refused);
-            assert!(server.longest < 60 * MS, "{} ns", server.longest);
-        }
-    }
-
-    /// A server of 4 ms that stands still now and then, for longer than `interval`, at 0.8 of what it can answer.
-    #[test]
-    fn a_server_that_stops_for_moments_refuses_nobody() {
-        for stop in [50, 100, 150, 200] {
-            let mut server = Server::new(4 * MS);
-            for stops in 0..20 {
-                let begins = stops * 3_000 * MS + MS;
-                let ends = begins + 3_000 * MS;
-                server.offer(begins, 5 * MS, ends);
-                server.free_at = server.free_at.max(ends) + stop * MS;
-            }
-            assert_eq!(server.refused, 0, "{stop} ms");
-        }
-    }
-
-    #[test]
-    fn it_lets_in_again_when_the_load_has_gone() {
-        let mut server = Server::new(2 * MS);
-        server.offer(MS, MS / 2, 5_000 * MS);
-        assert!(server.wait.standing);
-        server.offer(5_300 * MS, 5 * MS / 2, 5_500 * MS);
-        let refused = server.refused;
-        server.offer(5_500 * MS, 5 * MS / 2, 10_000 * MS);
-        assert_eq!(server.refused, refused);
-    }
-
-    #[test]
-    fn a_server_that_never_answers_refuses_nobody_for_the_wait() {
-        let mut server = Server::new(u64::MAX >> 2);
-        server.offer(MS, MS, 1_000 * MS);
-        assert_eq!(server.refused, 0);
-    }
-
-    /// Half of the time nobody but the floor: without an answer no restriction lasts.
-    #[test]
-    fn a_server_that_has_stopped_is_not_offered_everything() {
-        for each in [5 * MS, MS] {
-            let mut server = Server::new(2 * MS);
-            server.offer(MS, each, 1_000 * MS);
-            server.service_ns = u64::MAX >> 2;
-            let before = server.let_in;
-            server.offer(1_000 * MS, 5 * MS, 21_000 * MS);
-            let share = (server.let_in - before) as f64 / 4000.0;
-            assert!((0.4..0.75).contains(&share), "{share}");
-        }
-    }
-
-    /// However slow it was.
-    #[test]
-    fn a_slow_server_that_has_stopped_is_not_offered_everything_either() {
-        let mut server = Server::new(200 * MS);
-        server.offer(MS, 150 * MS, 10_000 * MS);
-        server.service_ns = u64::MAX >> 2;
-        let before = server.let_in;
-        server.offer(10_000 * MS, 20 * MS, 40_000 * MS);
-        let share = (server.let_in - before) as f64 / 1500.0;
-        assert!((0.4..0.9).contains(&share), "{share}");
-    }
-
-    /// A firewall behind weir drops a flood: what real clients wait for is answered at once.
-    #[test]
-    fn what_is_dropped_before_the_server_sees_it_refuses_nobody() {
-        let mut wait = QuicWait::default();
-        for now in (MS..10_000 * MS).step_by(MS as usize / 5) {
-            wait.look(now, &RULE);
-            assert_eq!(
-                wait.judge(now, &RULE, OTHER_PRIORITY),
-                QuicVerdict::QuicAdmitted
-            );
-            let (behind, number) = (wait.pending(), wait.let_in(now));
-            if now % (200 * MS) < MS / 5 {
-                wait.answer(number, now, MS, behind.min(1));
-            }
-        }
-    }
-
-    #[test]
-    fn an_answer_to_an_attempt_of_another_life_of_the_state_says_nothing() {
-        let mut wait = QuicWait::default();
-        wait.let_in(MS);
-        wait.settle(1_000_000, 2 * MS);
-        assert_eq!(wait.pending(), 1);
-    }
-
-    #[test]
-    fn a_retry_excuses_the_server_and_those_before_it_still_wait() {
-        let mut wait = QuicWait::default();
-        for _ in 0..3 {
-            wait.let_in(MS);
-        }
-        wait.excuse(2, 2 * MS);
-        assert_eq!(wait.pending(), 2);
-    }
-
-    #[test]
-    fn the_floor_lets_in_before_the_speed_of_the_server_is_known() {
-        let mut wait = QuicWait {
-            buffer: 900,
-            buffer_limit: 1000,
-            ..QuicWait::default()
-        };
-        let verdicts = [1, 2].map(|n| wait.judge(n * MS, &RULE, OTHER_PRIORITY));
-        assert_eq!(verdicts, [QuicVerdict::QuicFloor, QuicVerdict::QuicVnRoom]);
-    }
-
-    #[test]
-    fn what_the_socket_drops_waits_for_no_answer() {
-        let mut wait = QuicWait {
-            buffer: 800,
-            buffer_limit: 1000,
-            ..QuicWait::default()
-        };
-        assert!(wait.is_lost(201) && !wait.is_lost(200));
-        let number = wait.let_in(MS);
-        assert_ne!(wait.lose(2 * MS), number);
-        assert_eq!(wait.pending(), 1);
-        // However much memory it takes: an empty socket takes it.
-        (wait.buffer, wait.buffer_limit) = (0, 100);
-        assert!(!wait.is_lost(201));
-    }
-
-    #[test]
-    fn a_full_buffer_refuses_whatever_the_wait() {
-        let mut wait = QuicWait {
-            buffer: 600,
-            buffer_limit: 1000,
-            ..QuicWait::default()
-        };
-        let mut judge = |room_1024| {
-            wait.judge(
-                MS,
-                &QuicRule {
-                    room_1024,
-                    floor_1024: 0,
-                    ..RULE
-                },
-                OTHER_PRIORITY,
-            )
-        };
-        assert_eq!(judge(512), QuicVerdict::QuicVnRoom);
-        assert_eq!(judge(700), QuicVerdict::QuicAdmitted);
-        assert_eq!(judge(0), QuicVerdict::QuicAdmitted);
-    }
-}
+mod tests;

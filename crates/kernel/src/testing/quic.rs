@@ -57,7 +57,13 @@ unsafe extern "C" {
     fn pure_quic_is_lost(state: *const quic_state, truesize: u32) -> bool;
     fn pure_quic_lose(state: *mut quic_state, now: u64) -> u32;
     fn pure_quic_answer(state: *mut quic_state, number: u32, now: u64, after_ns: u64, behind: u32);
-    fn pure_quic_settle(state: *mut quic_state, number: u32, now: u64);
+    fn pure_quic_answer_late(
+        state: *mut quic_state,
+        number: u32,
+        now: u64,
+        repeated_ns: u64,
+        behind: u32,
+    );
     fn pure_quic_excuse(state: *mut quic_state, number: u32, now: u64);
 }
 
@@ -224,10 +230,10 @@ impl CQuicWait {
         unsafe { pure_quic_answer(&mut self.0, number, now, after_ns, behind) }
     }
 
-    /// `quic_settle()`.
-    pub fn settle(&mut self, number: u32, now: u64) {
+    /// `quic_answer_late()`.
+    pub fn answer_late(&mut self, number: u32, now: u64, repeated_ns: u64, behind: u32) {
         // SAFETY: the state is exclusively ours.
-        unsafe { pure_quic_settle(&mut self.0, number, now) }
+        unsafe { pure_quic_answer_late(&mut self.0, number, now, repeated_ns, behind) }
     }
 
     /// `quic_excuse()`.
@@ -263,6 +269,8 @@ impl CQuicWait {
             alone_ns: self.0.alone_ns,
             crowded_1024: self.0.crowded_1024,
             stop_ns: self.0.stop_ns,
+            unsure: self.0.unsure,
+            unsure_to: self.0.unsure_to,
         }
     }
 }

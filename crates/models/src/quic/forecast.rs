@@ -147,7 +147,11 @@ impl World {
         let (now, after) = (self.now as u64, self.now as u64 - attempt.at);
         self.waited_ns += after as f64;
         match after > REPEATED_NS {
-            true => self.wait.settle(attempt.number, now),
+            true => {
+                let repeated = attempt.at + REPEATED_NS;
+                self.wait
+                    .answer_late(attempt.number, now, repeated, attempt.behind);
+            }
             false => self.wait.answer(attempt.number, now, after, attempt.behind),
         }
         self.counters.0[QuicVerdict::QuicAnswered as usize] += 1;
