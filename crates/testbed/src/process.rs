@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::iter::Sum;
+use std::process::Child;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
@@ -150,6 +151,14 @@ pub fn members(groups: &[u32]) -> Result<Vec<u32>> {
     Ok(members.map(|(pid, _)| pid).collect())
 }
 
+/// Kills a child that setsid(1) gives a session of its own, with the whole session, and waits for it. Also one that has no
+/// session yet, since it was started a moment ago: its group does not exist then.
+pub fn end_session(child: &mut Child) {
+    let _ = child.kill();
+    let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
+    let _ = child.wait();
+}
+
 /// Stops every process of a group (SIGSTOP), and waits until each of their threads stands still: the signal reaches
 /// one thread, and the others run on until that one is scheduled.
 ///
@@ -252,6 +261,15 @@ mod tests {
         });
         assert!(stands_still(child.id()));
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_child_that_has_no_session_yet_is_ended_too() {
+        for _ in 0..20 {
+            let mut setsid = std::process::Command::new("setsid");
+            // Without a wait: whether it leads a session by now, nobody knows.
+            end_session(&mut setsid.args(["sleep", "600"]).spawn().unwrap());
+        }
     }
 
     #[test]

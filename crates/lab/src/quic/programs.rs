@@ -4,11 +4,9 @@ use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-
 use crate::bed::Bed;
 use crate::error::{Context, Error, Result};
+use crate::process::end_session;
 use crate::{interrupt, needs};
 
 /// Port of all servers.
@@ -218,8 +216,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
-        let _ = self.child.wait();
+        end_session(&mut self.child);
     }
 }
 

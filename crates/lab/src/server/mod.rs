@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 use crate::bed::Bed;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
-use crate::process::stop_group;
+use crate::process::{end_session, stop_group};
 use crate::program;
 use parts::write_document;
 pub use spec::{BODY_BYTES, FILE_BYTES, Inside, ServerProgram, Slow, Spec, Workers};
@@ -159,8 +159,7 @@ fn until(
 impl Drop for Server {
     fn drop(&mut self) {
         // SIGKILL, so that the next point begins without a graceful shutdown of this one's queue.
-        let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
-        let _ = self.child.wait();
+        end_session(&mut self.child);
     }
 }
 

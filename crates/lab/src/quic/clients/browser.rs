@@ -3,12 +3,10 @@
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-
 use super::end::{End, How, since_epoch};
 use crate::bed::{Bed, SERVER_VETH_V4};
 use crate::error::{Context, Error, Result};
+use crate::process::end_session;
 use crate::quic::{PORT, Program};
 use crate::{interrupt, needs};
 
@@ -73,8 +71,7 @@ struct Browser(Child);
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        let _ = killpg(Pid::from_raw(self.0.id() as i32), Signal::SIGKILL);
-        let _ = self.0.wait();
+        end_session(&mut self.0);
     }
 }
 
