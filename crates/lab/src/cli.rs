@@ -356,6 +356,30 @@ pub fn tables(root: &Path, check: bool) -> Result<()> {
     }
 }
 
+/// Measures an experiment with these flags into a store, or goes on with what that has; the experiment knows how its rounds
+/// compare.
+pub fn measure_into(
+    id: &str,
+    words: &str,
+    flags: &RunFlags,
+    store: &Store,
+) -> Result<(Box<dyn Experiment>, Results)> {
+    let entry = experiments::find(id)?;
+    let words = split(words);
+    let matches = parse(entry, &words)?;
+    let program = Program {
+        weir: flags.weir.clone(),
+    };
+    let mut experiment = entry.build(&matches, &program)?;
+    let flags = RunFlags {
+        rounds: run_flags(&matches)?.rounds,
+        ..flags.clone()
+    };
+    let command = [split(&entry.subcommand()), words].concat();
+    let results = measure(entry, experiment.as_mut(), &flags, &command, Some(store))?;
+    Ok((experiment, results))
+}
+
 /// Runs an experiment with these flags, and keeps nothing.
 pub fn once(id: &str, flags: &str, weir: Option<PathBuf>) -> Result<Results> {
     let entry = experiments::find(id)?;

@@ -5,6 +5,7 @@
 //! - [`closed_loop`]: clients with real sockets, greedy ones and one that replays a trace;
 //! - [`server`]: the servers under test;
 //! - [`run`]: one frame for all experiments: cases, rounds, results;
+//! - [`papers`]: does what the papers report hold on this kernel: all their tables and figures, and a report;
 //! - [`load`]: open-loop HTTP clients with kernel sockets, for a server of the user's;
 //! - [`link`]: two namespaces joined by an emulated slow link, for real TCP;
 //! - [`experiments`]: what `weir-lab` measures;
@@ -23,6 +24,7 @@ pub mod idle;
 pub mod link;
 pub mod load;
 pub mod matrix;
+pub mod papers;
 pub mod plot;
 pub mod poll;
 pub mod proxy;

@@ -10,6 +10,7 @@ use weir_lab::experiments::demo;
 use weir_lab::interrupt;
 use weir_lab::link::command as link;
 use weir_lab::load::command as load;
+use weir_lab::papers;
 use weir_lab::server::one_packet;
 use weir_lab::server::pool;
 
@@ -28,6 +29,9 @@ enum Command {
     List,
     /// Runs experiments by their id
     Run(cli::RunArgs),
+    /// Does what the five papers report hold on this kernel? Measures every table and figure that an experiment
+    /// answers, and writes a report: the paper's number, this machine's, and whether it holds
+    Papers(papers::Args),
     /// Prints a results file as tables
     Table {
         /// results.json of a run
@@ -97,6 +101,7 @@ fn run() -> Result<()> {
             Ok(())
         }
         Command::Run(args) => cli::run(&args),
+        Command::Papers(args) => papers::run(&args),
         Command::Table { results } => cli::show_table(&results),
         Command::Plot { results, out } => cli::plot(&results, out.as_deref()),
         Command::Judge { results } => cli::judge(&results),

@@ -22,6 +22,7 @@ pub mod quic_crowd;
 pub mod quic_fallback;
 mod quic_peak;
 pub mod residence;
+pub mod response_time;
 pub mod saturation;
 pub mod sim;
 pub mod slow_servers;
@@ -52,6 +53,7 @@ const REGISTRY: &[&[Entry]] = &[
     proxy_slow::ENTRIES,
     proxy_matrix::ENTRIES,
     sim::ENTRIES,
+    response_time::ENTRIES,
     link_traffic::ENTRIES,
     judges::ENTRIES,
     soak::ENTRIES,

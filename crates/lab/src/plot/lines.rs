@@ -72,7 +72,8 @@ impl Picture {
         super::write_both(&self.draw()?, out, name)
     }
 
-    fn draw(&self) -> Result<String> {
+    /// As SVG.
+    pub fn draw(&self) -> Result<String> {
         let columns = match self.panels.len() {
             0 | 1 => 1,
             2..=4 => 2,

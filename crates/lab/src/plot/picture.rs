@@ -22,6 +22,18 @@ pub fn write(results: &Results, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Pictures of the results as SVG, each with its title; those without a line are left out.
+pub fn svgs(results: &Results, pictures: &[Picture]) -> Result<Vec<(String, String)>> {
+    let mut drawn = Vec::new();
+    for picture in pictures {
+        let drawing = drawing(picture, results)?;
+        if !drawing.panels.is_empty() {
+            drawn.push((picture.title.clone(), drawing.draw()?));
+        }
+    }
+    Ok(drawn)
+}
+
 /// The picture with its points.
 fn drawing(picture: &Picture, results: &Results) -> Result<lines::Picture> {
     let mut names: Vec<String> = Vec::new();

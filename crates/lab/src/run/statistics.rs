@@ -38,7 +38,7 @@ impl Spread {
             mean: values.iter().sum::<f64>() / values.len() as f64,
             quartiles: (quantile(&values, 0.25), quantile(&values, 0.75)),
             range: (least, most),
-            ci95: interval_ranks(values.len()).map(|(low, high)| (values[low], values[high])),
+            ci95: of_ranks(&values, CONFIDENCE),
         })
     }
 
@@ -48,6 +48,19 @@ impl Spread {
     }
 }
 
+/// Confidence interval of the median of finite values, as [`Spread::ci95`] is one, with a confidence of 0 to 1. `None` of
+/// too few: below 6 for 95 %, below 5 for 90 %.
+pub fn interval(values: impl IntoIterator<Item = f64>, confidence: f64) -> Option<(f64, f64)> {
+    let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
+    values.sort_by(f64::total_cmp);
+    of_ranks(&values, confidence)
+}
+
+/// The same of sorted values.
+fn of_ranks(sorted: &[f64], confidence: f64) -> Option<(f64, f64)> {
+    interval_ranks(sorted.len(), confidence).map(|(low, high)| (sorted[low], sorted[high]))
+}
+
 /// Of sorted values, at a share of 0 to 1.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let rank = share * (sorted.len() - 1) as f64;
@@ -55,10 +68,10 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     below + (above - below) * rank.fract()
 }
 
-/// Ranks, from 0, of the two values between which the median lies with [`CONFIDENCE`]. The number of values below the
+/// Ranks, from 0, of the two values between which the median lies with this confidence. The number of values below the
 /// median is binomial with p = 1/2.
-fn interval_ranks(n: usize) -> Option<(usize, usize)> {
-    let tail = (1.0 - CONFIDENCE) / 2.0;
+fn interval_ranks(n: usize, confidence: f64) -> Option<(usize, usize)> {
+    let tail = (1.0 - confidence) / 2.0;
     // P(none of n is below the median).
     let mut probability = 0.5f64.powi(n as i32);
     let (mut below, mut low) = (probability, None);
@@ -166,10 +179,18 @@ mod tests {
     /// Ranks from Conover's table of binomial quantiles, p = 1/2.
     #[test]
     fn the_interval_is_of_order_statistics_and_needs_six_values() {
-        assert_eq!(interval_ranks(5), None);
-        assert_eq!(interval_ranks(6), Some((0, 5)));
-        assert_eq!(interval_ranks(9), Some((1, 7)));
-        assert_eq!(interval_ranks(16), Some((3, 12)));
+        let at_95 = |n| interval_ranks(n, CONFIDENCE);
+        assert_eq!(at_95(5), None);
+        assert_eq!(at_95(6), Some((0, 5)));
+        assert_eq!(at_95(9), Some((1, 7)));
+        assert_eq!(at_95(16), Some((3, 12)));
+    }
+
+    #[test]
+    fn an_interval_of_90_percent_needs_five_values() {
+        assert_eq!(interval([4.0, 1.0, 3.0, 2.0], 0.9), None);
+        let five = interval([4.0, 1.0, f64::NAN, 5.0, 3.0, 2.0], 0.9);
+        assert_eq!(five, Some((1.0, 5.0)));
     }
 
     #[test]

@@ -30,6 +30,63 @@ pub fn fill(template: &str, results: &Results, case: &Case) -> Result<String> {
     Ok(text + rest)
 }
 
+/// What a reference to one metric, or to two with `/` between them, comes to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Quantity {
+    /// The metric over the rounds. Of a quotient its one value: what each round had of it is not in results.
+    pub spread: Spread,
+    /// It is a quotient of two metrics' means.
+    pub is_quotient: bool,
+    /// Why a case of it does not count.
+    pub flaw: Option<String>,
+}
+
+/// The quantity of a reference such as `NAME[param=value,…]`, without braces and formats; `None` if a case or a metric of
+/// it was not measured.
+pub fn quantity(reference: &str, results: &Results) -> Result<Option<Quantity>> {
+    let bad = |cause: String| Error::usage(format!("bad reference `{reference}`"), cause);
+    let none = Case::default();
+    let mut flaw = None;
+    let mut spreads = Vec::new();
+    for text in reference.split('/') {
+        let operand = Operand::parse(text);
+        let Some(case) = operand.case(results, &none).map_err(bad)? else {
+            return Ok(None);
+        };
+        let Some(spread) = case.metrics.get(operand.name) else {
+            return Ok(None);
+        };
+        let no_round_counts = case.flawed > 0 && case.flawed == case.rounds;
+        flaw = flaw.or(case.flaw.clone().filter(|_| no_round_counts));
+        spreads.push(*spread);
+    }
+    let (spread, is_quotient) = match spreads[..] {
+        [spread] => (Some(spread), false),
+        [one, other] => (Spread::of([one.mean / other.mean]), true),
+        _ => return Err(bad("it has more than one `/`".into())),
+    };
+    Ok(spread.map(|spread| Quantity {
+        spread,
+        is_quotient,
+        flaw,
+    }))
+}
+
+/// The cases that a reference names, and the names of its metrics: for checks of what is written in files.
+pub fn parts(reference: &str) -> impl Iterator<Item = (&str, &str)> {
+    reference.split('/').map(|text| {
+        let operand = Operand::parse(text);
+        (operand.name, operand.filter)
+    })
+}
+
+/// A number as formats have it that `|` parts.
+pub fn formatted(value: f64, formats: &str) -> Result<String> {
+    let formats: Vec<&str> = formats.split('|').collect();
+    number(value, &formats)
+        .map_err(|cause| Error::usage(format!("bad format `{}`", formats.join("|")), cause))
+}
+
 /// What a reference refers to: `NAME[param=value,…]:STATISTIC`.
 struct Operand<'a> {
     name: &'a str,
@@ -260,6 +317,19 @@ mod tests {
                 "{template}"
             );
         }
+    }
+
+    #[test]
+    fn a_reference_without_formats_is_a_number() {
+        let results = results();
+        let of = |reference| quantity(reference, &results).unwrap();
+        let share = of("of_peak[policy=default]").unwrap();
+        assert_eq!((share.spread.median, share.spread.n), (0.5, 3));
+        let quotient = of("of_peak[policy=reserv]/of_peak[policy=default]").unwrap();
+        assert!(quotient.is_quotient && (quotient.spread.median - 1.875).abs() < 1e-9);
+        assert_eq!(of("of_peak[policy=abort]"), None);
+        assert_eq!(of("none[policy=reserv]/of_peak[policy=reserv]"), None);
+        assert!(quantity("of_peak[default]", &results).is_err());
     }
 
     #[test]

@@ -1,0 +1,422 @@
+//! Verdicts: whether what a paper reports holds, from its number, ours, and limits that were written down before.
+
+use serde::{Deserialize, Serialize};
+
+use super::list::{Figure, List, Paper, Part};
+use super::measured::{Measured, Outcome, Outcomes};
+use crate::error::Result;
+use crate::run::statistics::{Spread, interval};
+use crate::show::template::{formatted, quantity};
+
+/// What a part comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It is as the paper has it.
+    Holds,
+    /// The direction is there, but less of it, or not everywhere.
+    HoldsWeaker,
+    /// It is not.
+    DoesNotHold,
+    /// It was measured, but no round counts, or a figure is missing.
+    NotJudged,
+    /// The experiment failed.
+    Failed,
+    /// This machine lacks what the experiment needs.
+    NotPossible,
+    /// It was not measured this time.
+    NotMeasured,
+    /// There is no experiment.
+    NotReproduced,
+    /// The paper reports no result there.
+    NothingToCompare,
+}
+
+impl Verdict {
+    /// All, in the order of the report.
+    pub const ALL: [Verdict; 9] = [
+        Verdict::Holds,
+        Verdict::HoldsWeaker,
+        Verdict::DoesNotHold,
+        Verdict::NotJudged,
+        Verdict::Failed,
+        Verdict::NotPossible,
+        Verdict::NotMeasured,
+        Verdict::NotReproduced,
+        Verdict::NothingToCompare,
+    ];
+
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Verdict::Holds => "holds",
+            Verdict::HoldsWeaker => "holds weaker",
+            Verdict::DoesNotHold => "does not hold",
+            Verdict::NotJudged => "not judged",
+            Verdict::Failed => "failed",
+            Verdict::NotPossible => "not possible here",
+            Verdict::NotMeasured => "not measured",
+            Verdict::NotReproduced => "not reproduced",
+            Verdict::NothingToCompare => "nothing to compare",
+        }
+    }
+
+    /// What the words mean.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Verdict::Holds => "every number that was measured is within its limits",
+            Verdict::HoldsWeaker => {
+                "the direction is there, but less of it, or in some numbers only"
+            }
+            Verdict::DoesNotHold => "more than half of the numbers are not there",
+            Verdict::NotJudged => "it was measured, but no round of it counts",
+            Verdict::Failed => "the experiment ended with an error",
+            Verdict::NotPossible => "this machine lacks what the experiment needs",
+            Verdict::NotMeasured => "there are no results of it yet",
+            Verdict::NotReproduced => "no experiment answers it",
+            Verdict::NothingToCompare => "a diagram or a set-up: the paper reports no result in it",
+        }
+    }
+
+    /// Of a part, from those of its figures that were judged; `None` without any. `Holds` if all hold, `DoesNotHold` if more
+    /// than half do not, else `HoldsWeaker`.
+    pub fn of_all(verdicts: &[Verdict]) -> Option<Verdict> {
+        let count = |of| verdicts.iter().filter(|one| **one == of).count();
+        let judged =
+            count(Verdict::Holds) + count(Verdict::HoldsWeaker) + count(Verdict::DoesNotHold);
+        match judged {
+            0 => None,
+            _ if count(Verdict::Holds) == judged => Some(Verdict::Holds),
+            _ if 2 * count(Verdict::DoesNotHold) > judged => Some(Verdict::DoesNotHold),
+            _ => Some(Verdict::HoldsWeaker),
+        }
+    }
+}
+
+/// From when to when; an end that is left out is open.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Range {
+    /// At least.
+    pub from: Option<f64>,
+    /// At most.
+    pub to: Option<f64>,
+}
+
+impl Range {
+    /// Whether a value is in it, its ends included.
+    pub fn has(self, value: f64) -> bool {
+        self.from.is_none_or(|from| value >= from) && self.to.is_none_or(|to| value <= to)
+    }
+}
+
+impl std::fmt::Display for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.from, self.to) {
+            (Some(from), Some(to)) => write!(f, "{from} to {to}"),
+            (Some(from), None) => write!(f, "at least {from}"),
+            (None, Some(to)) => write!(f, "at most {to}"),
+            (None, None) => write!(f, "anything"),
+        }
+    }
+}
+
+/// Limits of the verdict of a figure.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// It holds.
+    pub holds: Range,
+    /// It does not, but the direction is there.
+    pub weaker: Option<Range>,
+}
+
+impl Limits {
+    /// The verdict of a value.
+    pub fn verdict(self, value: f64) -> Verdict {
+        match (self.holds.has(value), self.weaker) {
+            (true, _) => Verdict::Holds,
+            (false, Some(weaker)) if weaker.has(value) => Verdict::HoldsWeaker,
+            (false, _) => Verdict::DoesNotHold,
+        }
+    }
+}
+
+impl std::fmt::Display for Limits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "holds: {}", self.holds)?;
+        match self.weaker {
+            Some(weaker) => write!(f, "; weaker: {weaker}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How far a number is from certain.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Certainty {
+    /// Confidence interval of the median.
+    Interval {
+        /// Confidence, 0 to 1.
+        confidence: f64,
+        /// Lower end.
+        low: f64,
+        /// Upper end.
+        high: f64,
+        /// Rounds that count.
+        rounds: usize,
+    },
+    /// Least and most: too few rounds for an interval.
+    Range {
+        /// Least.
+        low: f64,
+        /// Most.
+        high: f64,
+        /// Rounds that count.
+        rounds: usize,
+    },
+    /// One round has no interval.
+    OneRound,
+    /// A quotient of results that keep no single rounds.
+    RoundsNotKept,
+}
+
+/// A figure with its number.
+#[derive(Debug, Clone, Serialize)]
+pub struct JudgedFigure {
+    /// What it is.
+    pub what: String,
+    /// The paper's number.
+    pub paper: String,
+    /// Ours: the median over the rounds. `None` if it was not measured.
+    pub value: Option<f64>,
+    /// Ours, for people.
+    pub ours: String,
+    /// How certain it is.
+    pub certainty: Option<Certainty>,
+    /// The same, for people.
+    pub certainty_in_words: String,
+    /// The limits, for people.
+    pub limits: String,
+    /// What it comes to.
+    pub verdict: Verdict,
+    /// Other verdicts that values within the interval or range would have.
+    pub also_possible: Vec<Verdict>,
+    /// Why it was not judged.
+    pub because: Option<String>,
+}
+
+/// A part with its figures.
+#[derive(Debug, Clone, Serialize)]
+pub struct JudgedPart {
+    /// Its key.
+    pub key: String,
+    /// The paper's key.
+    pub paper: String,
+    /// Its name in the paper.
+    pub part: String,
+    /// What the paper says.
+    pub says: String,
+    /// What it comes to.
+    pub verdict: Verdict,
+    /// Why there is no verdict, or what is known of the causes of a difference.
+    pub why: Option<String>,
+    /// Page of the repository that has more.
+    pub see: Option<String>,
+    /// The numbers.
+    pub figures: Vec<JudgedFigure>,
+    /// Runs whose results it has.
+    pub runs: Vec<String>,
+}
+
+/// Judges all parts.
+pub fn judge(list: &List, outcomes: &Outcomes) -> Result<Vec<JudgedPart>> {
+    let parts = list.parts.iter();
+    parts
+        .map(|part| judge_part(part, list.paper(part)?, outcomes))
+        .collect()
+}
+
+fn judge_part(part: &Part, paper: &Paper, outcomes: &Outcomes) -> Result<JudgedPart> {
+    let mut figures = Vec::new();
+    for figure in &part.figures {
+        let outcome = part.run_of(figure).and_then(|run| outcomes.get(run));
+        figures.push(judge_figure(figure, paper, outcome)?);
+    }
+    let verdicts: Vec<Verdict> = figures.iter().map(|figure| figure.verdict).collect();
+    let (verdict, instead) = match (&part.not_reproduced, &part.nothing_to_compare) {
+        (Some(why), _) => (Verdict::NotReproduced, Some(why.clone())),
+        (None, Some(why)) => (Verdict::NothingToCompare, Some(why.clone())),
+        (None, None) => match Verdict::of_all(&verdicts) {
+            Some(verdict) => (verdict, None),
+            None => unjudged(&figures),
+        },
+    };
+    let measured = part.runs.iter();
+    let measured = measured.filter(|run| matches!(outcomes.get(*run), Some(Outcome::Measured(_))));
+    Ok(JudgedPart {
+        key: part.key.clone(),
+        paper: part.paper.clone(),
+        part: part.part.clone(),
+        says: part.says.clone(),
+        verdict,
+        why: instead.or_else(|| part.why.clone()),
+        see: part.see.clone(),
+        figures,
+        runs: measured.cloned().collect(),
+    })
+}
+
+/// Of a part of which no figure was judged: what the gravest is, and why.
+fn unjudged(figures: &[JudgedFigure]) -> (Verdict, Option<String>) {
+    let gravest = [
+        Verdict::Failed,
+        Verdict::NotPossible,
+        Verdict::NotJudged,
+        Verdict::NotMeasured,
+    ];
+    let of = |verdict| figures.iter().find(|figure| figure.verdict == verdict);
+    let found = gravest.into_iter().find_map(of);
+    found.map_or((Verdict::NotMeasured, None), |figure| {
+        (figure.verdict, figure.because.clone())
+    })
+}
+
+fn judge_figure(figure: &Figure, paper: &Paper, outcome: Option<&Outcome>) -> Result<JudgedFigure> {
+    let mut judged = JudgedFigure {
+        what: figure.what.clone(),
+        paper: figure.paper.clone(),
+        value: None,
+        ours: "–".into(),
+        certainty: None,
+        certainty_in_words: String::new(),
+        limits: figure.limits().to_string(),
+        verdict: Verdict::NotMeasured,
+        also_possible: Vec::new(),
+        because: None,
+    };
+    let measured = match outcome {
+        Some(Outcome::Measured(measured)) => measured,
+        Some(Outcome::Failed(why)) => return Ok(judged.without(Verdict::Failed, why)),
+        Some(Outcome::NotPossible(why)) => return Ok(judged.without(Verdict::NotPossible, why)),
+        Some(Outcome::NotMeasured(why)) => return Ok(judged.without(Verdict::NotMeasured, why)),
+        None => return Ok(judged.without(Verdict::NotMeasured, "it was not chosen")),
+    };
+    let (reference, format) = figure.reference();
+    let Some(number) = number(reference, measured, paper.confidence)? else {
+        return Ok(judged.without(Verdict::NotMeasured, "these results do not have the case"));
+    };
+    let text = |value: f64| formatted(value, format);
+    judged.value = Some(number.value);
+    judged.ours = text(number.value)?;
+    judged.certainty_in_words = in_words(number.certainty, &text)?;
+    judged.certainty = Some(number.certainty);
+    if let Some(flaw) = number.flaw {
+        return Ok(judged.without(Verdict::NotJudged, &format!("no round counts: {flaw}")));
+    }
+    judged.verdict = figure.limits().verdict(number.value);
+    judged.also_possible = also_possible(figure.limits(), judged.verdict, number.certainty);
+    Ok(judged)
+}
+
+impl JudgedFigure {
+    fn without(self, verdict: Verdict, why: &str) -> JudgedFigure {
+        JudgedFigure {
+            verdict,
+            because: Some(why.to_owned()),
+            ..self
+        }
+    }
+}
+
+/// A value over the rounds.
+struct Number {
+    value: f64,
+    certainty: Certainty,
+    flaw: Option<String>,
+}
+
+/// The median over the rounds, if they were kept; else what the summary has. `None` if it was not measured.
+fn number(reference: &str, measured: &Measured, confidence: f64) -> Result<Option<Number>> {
+    let Some(summary) = quantity(reference, &measured.results)? else {
+        return Ok(None);
+    };
+    let mut values = Vec::new();
+    for round in &measured.rounds {
+        let of_round = quantity(reference, round)?;
+        values.extend(of_round.filter(|one| one.flaw.is_none()));
+    }
+    let of_rounds = Spread::of(values.iter().map(|one| one.spread.median));
+    Ok(Some(match of_rounds {
+        Some(spread) => {
+            let values = values.iter().map(|one| one.spread.median);
+            Number {
+                value: spread.median,
+                certainty: certainty(&spread, interval(values, confidence), confidence),
+                flaw: None,
+            }
+        }
+        None => Number {
+            value: summary.spread.median,
+            certainty: match summary.is_quotient {
+                true => Certainty::RoundsNotKept,
+                // A summary keeps the interval of 95 % only, whatever the paper's is.
+                false => certainty(&summary.spread, summary.spread.ci95, 0.95),
+            },
+            flaw: summary.flaw,
+        },
+    }))
+}
+
+fn certainty(spread: &Spread, interval: Option<(f64, f64)>, confidence: f64) -> Certainty {
+    let rounds = spread.n;
+    match (interval, spread.range) {
+        (Some((low, high)), _) => Certainty::Interval {
+            confidence,
+            low,
+            high,
+            rounds,
+        },
+        (None, (low, high)) if rounds > 1 => Certainty::Range { low, high, rounds },
+        (None, _) => Certainty::OneRound,
+    }
+}
+
+fn in_words(certainty: Certainty, text: &dyn Fn(f64) -> Result<String>) -> Result<String> {
+    Ok(match certainty {
+        Certainty::Interval {
+            confidence,
+            low,
+            high,
+            rounds,
+        } => format!(
+            "{} to {}: {:.0} % interval of {rounds} rounds",
+            text(low)?,
+            text(high)?,
+            confidence * 100.0
+        ),
+        Certainty::Range { low, high, rounds } => format!(
+            "{} to {} in {rounds} rounds, too few for an interval",
+            text(low)?,
+            text(high)?
+        ),
+        Certainty::OneRound => "one round: no interval".into(),
+        Certainty::RoundsNotKept => "the results keep no single rounds: no interval".into(),
+    })
+}
+
+fn also_possible(limits: Limits, verdict: Verdict, certainty: Certainty) -> Vec<Verdict> {
+    let (Certainty::Interval { low, high, .. } | Certainty::Range { low, high, .. }) = certainty
+    else {
+        return Vec::new();
+    };
+    let mut others: Vec<Verdict> = [low, high].map(|end| limits.verdict(end)).into();
+    others.retain(|other| *other != verdict);
+    others.sort();
+    others.dedup();
+    others
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;
