@@ -43,6 +43,16 @@ pub fn text(text: &str) -> Html {
     Html(escaped(text))
 }
 
+/// Text in which what stands between backticks is code.
+pub fn prose(words: &str) -> Html {
+    let pieces = words.split('`').enumerate();
+    let piece = |(index, piece): (usize, &str)| match index % 2 {
+        0 => text(piece),
+        _ => of_text("code", piece),
+    };
+    pieces.map(piece).collect()
+}
+
 /// An element with attributes and a content. Those that HTML has without a content get none.
 pub fn element(name: &str, attributes: &[(&str, &str)], content: Html) -> Html {
     let attributes: String = attributes
@@ -90,6 +100,12 @@ mod tests {
             piece.into_string(),
             "<td title=\"&quot;&lt;&#39;\">a &lt; b &amp; \u{fffd}c</td>"
         );
+    }
+
+    #[test]
+    fn code_in_prose_stands_between_backticks() {
+        let expected = "a <code>b</code> &lt;c";
+        assert_eq!(prose("a `b` <c").into_string(), expected);
     }
 
     #[test]

@@ -400,8 +400,8 @@ fn in_words(certainty: Certainty, text: &dyn Fn(f64) -> Result<String>) -> Resul
             text(low)?,
             text(high)?
         ),
-        Certainty::OneRound => "one round: no interval".into(),
-        Certainty::RoundsNotKept => "the results keep no single rounds: no interval".into(),
+        Certainty::OneRound => "no interval: one round".into(),
+        Certainty::RoundsNotKept => "no interval: single rounds are not kept".into(),
     })
 }
 

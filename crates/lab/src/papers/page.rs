@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Report;
-use super::html::{Html, element, of_text, text};
+use super::html::{Html, element, of_text, prose, text};
 use super::judge::{JudgedFigure, JudgedPart, Verdict};
 use super::list::{Paper, Part};
 use super::measured::{Measured, Outcome};
@@ -109,7 +109,7 @@ fn header(report: &Report) -> Html {
         }
     };
     let counts = report.counts().into_iter().map(|(of, count)| {
-        let content = text(&format!("{count} ")).then(verdict(of));
+        let content = verdict(of).then(text(&format!(": {count}")));
         element("li", &[("title", of.meaning())], content)
     });
     of_text("h1", TITLE)
@@ -130,7 +130,8 @@ fn meanings() -> Html {
 
 fn summary(report: &Report) -> Html {
     let row = |part: &JudgedPart| {
-        let first = part.figures.first();
+        let measured = part.figures.iter().find(|figure| figure.value.is_some());
+        let first = measured.or(part.figures.first());
         let numbers = |of: &dyn Fn(&JudgedFigure) -> Html| first.map_or(Html::default(), of);
         let more = match part.figures.len() {
             0 | 1 => Html::default(),
@@ -138,16 +139,19 @@ fn summary(report: &Report) -> Html {
         };
         vec![
             link(&part.key, &format!("{} {}", part.paper, part.part)),
-            numbers(&|figure| text(&figure.what)).then(more),
+            verdict(part.verdict),
+            match first {
+                Some(figure) => prose(&figure.what).then(more),
+                None => element("small", &[], prose(part.why.as_deref().unwrap_or_default())),
+            },
             numbers(&|figure| text(&figure.paper)),
             numbers(&ours),
-            verdict(part.verdict),
         ]
     };
     let rows = report.parts.iter().map(row).collect();
-    let heads = ["Part", "What", "The paper", "Here", "Verdict of the part"];
-    let caption = "Each part with its first number";
-    let content = of_text("h2", "Summary").then(table("numbers", caption, &heads, rows));
+    let heads = ["Part", "Verdict", "What", "The paper", "Here"];
+    let caption = "Each part with one of its numbers";
+    let content = of_text("h2", "Summary").then(table("numbers parts", caption, &heads, rows));
     element("section", &[("id", "summary")], content)
 }
 
@@ -184,14 +188,14 @@ fn of_part(report: &Report, part: &Part, judged: &JudgedPart, shown: &mut Shown)
     let mut content = element("h3", &[], heading).then(element(
         "p",
         &[],
-        of_text("strong", "The paper: ").then(text(&part.says)),
+        of_text("strong", "The paper: ").then(prose(&part.says)),
     ));
     if let Some(why) = &judged.why {
         let lead = match judged.figures.iter().any(|figure| figure.value.is_some()) {
             true => "What is known of differences: ",
             false => "Why: ",
         };
-        content = content.then(element("p", &[], of_text("strong", lead).then(text(why))));
+        content = content.then(element("p", &[], of_text("strong", lead).then(prose(why))));
     }
     if let Some(see) = &part.see {
         let words = text("More: ").then(of_text("code", see));
@@ -227,14 +231,14 @@ fn numbers(judged: &JudgedPart) -> Html {
         let notes = because.chain(others.as_deref());
         let notes = notes.map(|note| element("br", &[], Html::default()).then(faint(note)));
         vec![
-            text(&figure.what),
+            prose(&figure.what),
             text(&figure.paper),
             ours(figure),
-            text(&figure.limits),
             verdict(figure.verdict).then(notes.collect()),
+            faint(&figure.limits),
         ]
     };
-    let heads = ["What", "The paper", "Here", "Limits", "Verdict"];
+    let heads = ["What", "The paper", "Here", "Verdict", "Limits"];
     let caption = format!("{} {}: the numbers", judged.paper, judged.part);
     table(
         "numbers",

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::judge::Verdict;
+use super::judge::{JudgedPart, Verdict};
 use super::list::{List, Scale};
 use super::measured::{Outcome, estimate_s};
 use super::{Report, in_words};
 use crate::error::{Context, Result};
+use crate::show::format::{WIDTH, wrapped};
 use crate::show::table::table;
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -115,54 +116,52 @@ pub fn as_json(report: &Report) -> Result<String> {
     Ok(text + "\n")
 }
 
-/// A row for each number, and the counts.
+/// A line for each part and for each of its numbers, and the counts.
 pub fn summary(report: &Report) -> String {
-    let head = words(&["", "what", "paper", "here", "verdict"]);
     let mut text = String::new();
     for paper in &report.list.papers {
-        let mut rows = Vec::new();
+        text += &format!(
+            "{}\n",
+            wrapped(WIDTH, &format!("{}: {}", paper.key, paper.title))
+        );
         for part in report.parts.iter().filter(|part| part.paper == paper.key) {
-            if part.figures.is_empty() {
-                let verdict = part.verdict.words().into();
-                rows.push(vec![
-                    part.part.clone(),
-                    String::new(),
-                    String::new(),
-                    String::new(),
-                    verdict,
-                ]);
-            }
-            for (index, figure) in part.figures.iter().enumerate() {
-                let name = if index == 0 { part.part.as_str() } else { "" };
-                rows.push(vec![
-                    name.to_owned(),
-                    figure.what.clone(),
-                    figure.paper.clone(),
-                    figure.ours.clone(),
-                    figure.verdict.words().into(),
-                ]);
-            }
+            text += &of_part(part);
         }
-        text += &format!("{} {}\n{}\n", paper.key, paper.title, table(&head, &rows));
+        text += "\n";
     }
-    for part in &report.parts {
-        let is_told = matches!(part.verdict, Verdict::Failed | Verdict::NotPossible);
-        if let (true, Some(why)) = (is_told, &part.why) {
-            text += &format!(
-                "{} {}: {}: {why}\n",
-                part.paper,
-                part.part,
-                part.verdict.words()
-            );
-        }
-    }
-    text + &format!("{}\n", counts(report))
+    text + &format!("{}\n", wrapped(WIDTH, &counts(report)))
 }
 
-/// `20 hold, 9 hold weaker, …`: parts, not numbers.
-pub fn counts(report: &Report) -> String {
+fn of_part(part: &JudgedPart) -> String {
+    let mut text = format!("  {:<10} {}\n", part.part, part.verdict.words());
+    let is_told = matches!(part.verdict, Verdict::Failed | Verdict::NotPossible);
+    if let (true, Some(why)) = (is_told, &part.why) {
+        text += &indented(why);
+    }
+    for figure in part.figures.iter().filter(|figure| figure.value.is_some()) {
+        let certainty = &figure.certainty_in_words;
+        text += &indented(&format!(
+            "{}: {} (paper: {}; {certainty}): {}",
+            figure.what,
+            figure.ours,
+            figure.paper,
+            figure.verdict.words()
+        ));
+    }
+    text
+}
+
+fn indented(words: &str) -> String {
+    const INDENT: usize = 13;
+    let lines = wrapped(WIDTH - INDENT, words);
+    let lines = lines.lines().map(|line| format!("{:INDENT$}{line}\n", ""));
+    lines.collect()
+}
+
+/// How many parts have each verdict.
+fn counts(report: &Report) -> String {
     let counts = report.counts().into_iter();
-    let counts = counts.map(|(verdict, count)| format!("{count} {}", verdict.words()));
+    let counts = counts.map(|(verdict, count)| format!("{}: {count}", verdict.words()));
     let parts = report.parts.len();
-    format!("{parts} parts: {}", counts.collect::<Vec<_>>().join(", "))
+    format!("{parts} parts. {}", counts.collect::<Vec<_>>().join(", "))
 }
