@@ -10,7 +10,7 @@ use weir_lab::experiments::demo;
 use weir_lab::interrupt;
 use weir_lab::link::command as link;
 use weir_lab::load::command as load;
-use weir_lab::papers;
+use weir_lab::papers::command as papers;
 use weir_lab::server::one_packet;
 use weir_lab::server::pool;
 

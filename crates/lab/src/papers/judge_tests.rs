@@ -1,6 +1,7 @@
 //! Verdicts from numbers and limits.
 
 use super::*;
+use crate::papers::verdict::Range;
 use crate::run::results::{Case, Results, parameters};
 
 fn range(from: f64, to: f64) -> Range {

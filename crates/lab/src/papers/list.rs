@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::judge::{Limits, Range};
+use super::verdict::{Limits, Range};
 use crate::error::{Error, Result};
 use crate::run::results::{Parameters, Picture};
 

@@ -59,9 +59,12 @@ impl Outcome {
 
 /// Measures a run into a folder, or goes on with what the folder has.
 pub fn measure(run: &Run, scale: Scale, folder: &Path, flags: &RunFlags) -> Outcome {
-    match tried(run, scale, folder, flags) {
-        Ok(measured) => Outcome::Measured(Box::new(measured)),
-        Err(error) => Outcome::of(&error),
+    let tried = std::panic::AssertUnwindSafe(|| tried(run, scale, folder, flags));
+    match std::panic::catch_unwind(tried) {
+        Ok(Ok(measured)) => Outcome::Measured(Box::new(measured)),
+        Ok(Err(error)) => Outcome::of(&error),
+        // The panic has said where; the other experiments are as good as before.
+        Err(_) => Outcome::Failed("it panicked".into()),
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::Report;
 use super::html::{Html, element, of_text, prose, text};
-use super::judge::{JudgedFigure, JudgedPart, Verdict};
+use super::judge::{JudgedFigure, JudgedPart};
 use super::list::{Paper, Part};
 use super::measured::{Measured, Outcome};
+use super::report::Report;
+use super::verdict::Verdict;
 use crate::error::Result;
 use crate::plot::picture;
 use crate::run::results::{Case, Results};
@@ -119,8 +120,29 @@ fn header(report: &Report) -> Html {
              weir, and whether it holds. Code decides, by limits that were written down before measuring.",
         ))
         .then(of_text("p", made))
+        .then(place(report))
         .then(element("ul", &[("class", "counts")], counts.collect()))
         .then(element("details", &[], of_text("summary", "What the verdicts mean").then(meanings())))
+}
+
+/// Where and with what it was measured; stored results are of several machines.
+fn place(report: &Report) -> Html {
+    let mut outcomes = report.outcomes.values();
+    let results = outcomes.find_map(|outcome| match outcome {
+        Outcome::Measured(measured) => Some(&measured.results),
+        _ => None,
+    });
+    let Some(results) = results.filter(|_| report.kind != "stored") else {
+        return Html::default();
+    };
+    let commit = results.commit.as_deref().unwrap_or("unknown");
+    let version = env!("CARGO_PKG_VERSION");
+    let began = results.started.as_deref().unwrap_or("at an unknown time");
+    let words = format!(
+        "{}; weir {version}, commit {commit}; one of the runs began {began}.",
+        results.machine
+    );
+    element("p", &[("class", "faint")], text(&words))
 }
 
 fn meanings() -> Html {

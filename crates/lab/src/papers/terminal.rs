@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::judge::{JudgedPart, Verdict};
+use super::clock::in_words;
+use super::judge::JudgedPart;
 use super::list::{List, Scale};
 use super::measured::{Outcome, estimate_s};
-use super::{Report, in_words};
+use super::report::Report;
+use super::verdict::Verdict;
 use crate::error::{Context, Result};
 use crate::show::format::{WIDTH, wrapped};
 use crate::show::table::table;

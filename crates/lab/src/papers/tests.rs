@@ -1,8 +1,16 @@
 //! The list holds what the papers have, and the report what the list has.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use super::*;
+use super::clock::Clock;
+use super::command::{Args, end, run, stored};
+use super::list::{self, List, Scale};
+use super::measured::Outcome;
+use super::report::Report;
+use super::verdict::Verdict;
+use super::{page, terminal};
 use crate::cli;
 use crate::experiments;
 use crate::run::experiment::Program;
