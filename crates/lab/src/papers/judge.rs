@@ -216,10 +216,11 @@ fn number(reference: &str, measured: &Measured, confidence: f64) -> Result<Optio
         }
         None => Number {
             value: summary.spread.median,
-            certainty: match summary.is_quotient {
-                true => Certainty::RoundsNotKept,
+            certainty: match summary.quotient_of {
+                Some(2..) => Certainty::RoundsNotKept,
+                Some(_) => Certainty::OneRound,
                 // A summary keeps the interval of 95 % only, whatever the paper's is.
-                false => certainty(&summary.spread, summary.spread.ci95, 0.95),
+                None => certainty(&summary.spread, summary.spread.ci95, 0.95),
             },
             flaw: summary.flaw,
         },

@@ -156,7 +156,9 @@ fn a_quotient_of_a_summary_has_no_interval() {
         ours: "gain[way=new]/gain[way=new]|.2".into(),
         ..figure()
     };
-    let results = round(3.0, None);
+    let mut results = round(3.0, None);
+    let two = Spread::of([2.0, 4.0]).unwrap();
+    results.cases[0].metrics.insert("gain".into(), two);
     let summary = Outcome::Measured(Box::new(Measured {
         results,
         rounds: Vec::new(),

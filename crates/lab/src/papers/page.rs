@@ -361,7 +361,7 @@ impl Block<'_> {
                 ("aria-label", title.as_str()),
             ];
             let inside = element("div", &scroll, Html::picture(svg, title));
-            element("figure", &[], inside.then(of_text("figcaption", title)))
+            element("figure", &[], inside)
         };
         Ok(drawn.iter().map(figure).collect())
     }

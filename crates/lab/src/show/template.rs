@@ -35,8 +35,8 @@ pub fn fill(template: &str, results: &Results, case: &Case) -> Result<String> {
 pub struct Quantity {
     /// The metric over the rounds. Of a quotient its one value: what each round had of it is not in results.
     pub spread: Spread,
-    /// It is a quotient of two metrics' means.
-    pub is_quotient: bool,
+    /// Of a quotient of two metrics' means: rounds of the one that has fewer.
+    pub quotient_of: Option<usize>,
     /// Why a case of it does not count.
     pub flaw: Option<String>,
 }
@@ -60,14 +60,17 @@ pub fn quantity(reference: &str, results: &Results) -> Result<Option<Quantity>> 
         flaw = flaw.or(case.flaw.clone().filter(|_| no_round_counts));
         spreads.push(*spread);
     }
-    let (spread, is_quotient) = match spreads[..] {
-        [spread] => (Some(spread), false),
-        [one, other] => (Spread::of([one.mean / other.mean]), true),
+    let (spread, quotient_of) = match spreads[..] {
+        [spread] => (Some(spread), None),
+        [one, other] => (
+            Spread::of([one.mean / other.mean]),
+            Some(one.n.min(other.n)),
+        ),
         _ => return Err(bad("it has more than one `/`".into())),
     };
     Ok(spread.map(|spread| Quantity {
         spread,
-        is_quotient,
+        quotient_of,
         flaw,
     }))
 }
@@ -326,7 +329,8 @@ mod tests {
         let share = of("of_peak[policy=default]").unwrap();
         assert_eq!((share.spread.median, share.spread.n), (0.5, 3));
         let quotient = of("of_peak[policy=reserv]/of_peak[policy=default]").unwrap();
-        assert!(quotient.is_quotient && (quotient.spread.median - 1.875).abs() < 1e-9);
+        assert_eq!(quotient.quotient_of, Some(3));
+        assert!((quotient.spread.median - 1.875).abs() < 1e-9);
         assert_eq!(of("of_peak[policy=abort]"), None);
         assert_eq!(of("none[policy=reserv]/of_peak[policy=reserv]"), None);
         assert!(quantity("of_peak[default]", &results).is_err());
