@@ -15,7 +15,9 @@ pub struct Clock {
     next: usize,
 }
 
-/// A machine that is faster or slower than this is not believed: a resumed run takes no time.
+/// Share of the estimate below which a run was not measured now.
+const RESUMED: f64 = 0.1;
+/// A machine that is faster or slower than this is not believed.
 const FACTORS: (f64, f64) = (0.5, 4.0);
 
 impl Clock {
@@ -51,8 +53,11 @@ impl Clock {
 
     /// A run is over, after so long.
     pub fn done(&mut self, index: usize, taken: Duration) {
-        self.done.0 += self.estimates[index];
-        self.done.1 += taken.as_secs_f64();
+        // What was resumed takes no time, and says nothing of the machine.
+        if taken.as_secs_f64() > RESUMED * self.estimates[index] {
+            self.done.0 += self.estimates[index];
+            self.done.1 += taken.as_secs_f64();
+        }
         self.next = index + 1;
     }
 }

@@ -89,13 +89,15 @@ fn limits_include_their_ends_and_an_open_end_has_none() {
 
 #[test]
 fn a_part_holds_if_all_numbers_do_and_does_not_if_more_than_half_do_not() {
-    use Verdict::{DoesNotHold, Holds, HoldsWeaker, NotMeasured};
+    use Verdict::{DoesNotHold, Holds, HoldsWeaker, NotJudged, NotMeasured};
     for (figures, part) in [
         (&[Holds, Holds, NotMeasured][..], Some(Holds)),
         (&[Holds, DoesNotHold][..], Some(HoldsWeaker)),
         (&[HoldsWeaker][..], Some(HoldsWeaker)),
         (&[Holds, DoesNotHold, DoesNotHold][..], Some(DoesNotHold)),
         (&[NotMeasured][..], None),
+        (&[Holds, NotJudged][..], Some(Holds)),
+        (&[Holds, NotJudged, NotJudged][..], None),
     ] {
         assert_eq!(Verdict::of_all(figures), part, "{figures:?}");
     }

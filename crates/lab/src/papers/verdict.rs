@@ -63,7 +63,7 @@ impl Verdict {
                 "the direction is there, but less of it, or in some numbers only"
             }
             Verdict::DoesNotHold => "more than half of the numbers are not there",
-            Verdict::NotJudged => "it was measured, but no round of it counts",
+            Verdict::NotJudged => "of most of its numbers no round counts",
             Verdict::Failed => "the experiment ended with an error",
             Verdict::NotPossible => "this machine lacks what the experiment needs",
             Verdict::NotMeasured => "there are no results of it yet",
@@ -72,14 +72,15 @@ impl Verdict {
         }
     }
 
-    /// Of a part, from those of its figures that were judged; `None` without any. `Holds` if all hold, `DoesNotHold` if more
-    /// than half do not, else `HoldsWeaker`.
+    /// Of a part, from those of its figures that were judged; `None` without any, or if of more no round counts. `Holds` if
+    /// all hold, `DoesNotHold` if more than half do not, else `HoldsWeaker`.
     pub fn of_all(verdicts: &[Verdict]) -> Option<Verdict> {
         let count = |of| verdicts.iter().filter(|one| **one == of).count();
         let judged =
             count(Verdict::Holds) + count(Verdict::HoldsWeaker) + count(Verdict::DoesNotHold);
         match judged {
             0 => None,
+            _ if count(Verdict::NotJudged) > judged => None,
             _ if count(Verdict::Holds) == judged => Some(Verdict::Holds),
             _ if 2 * count(Verdict::DoesNotHold) > judged => Some(Verdict::DoesNotHold),
             _ => Some(Verdict::HoldsWeaker),
