@@ -317,7 +317,9 @@ fn hints_call_a_container_by_its_name() {
     let its = lib.join("docker/containers").join(&id);
     std::fs::create_dir_all(&its).unwrap();
     std::fs::write(its.join("config.v2.json"), r#"{"Name":"/shop-web-1"}"#).unwrap();
-    let _server = container.start(PORT);
+    // A port of its own: the hint names three places, and other tests' servers are in others.
+    let port = 20_000 + (std::process::id() % 10_000) as u16;
+    let _server = container.start(port);
     let run = |arguments: &str| {
         within(bed.server(), || {
             weir_testbed::netns::bind_over(&lib, Path::new("/var/lib")).unwrap();
@@ -328,8 +330,8 @@ fn hints_call_a_container_by_its_name() {
     let others = doctor["namespace"]["elsewhere"].to_string();
     assert!(others.contains("container shop-web-1)"), "{others}");
     assert!(!others.contains(&id[..12]), "{others}");
-    let said = String::from_utf8(run(&format!("protect {PORT}")).stderr).unwrap();
-    let command = format!("`weir protect {PORT} --where container:shop-web-1`");
+    let said = String::from_utf8(run(&format!("protect {port}")).stderr).unwrap();
+    let command = format!("`weir protect {port} --where container:shop-web-1`");
     assert!(said.contains(&command), "{said}");
 }
 
