@@ -234,6 +234,8 @@ fn number(text: &str, key: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
@@ -267,8 +269,15 @@ mod tests {
     fn a_child_that_has_no_session_yet_is_ended_too() {
         for _ in 0..20 {
             let mut setsid = std::process::Command::new("setsid");
+            let mut child = setsid.args(["sleep", "20"]).spawn().unwrap();
             // Without a wait: whether it leads a session by now, nobody knows.
-            end_session(&mut setsid.args(["sleep", "600"]).spawn().unwrap());
+            end_session(&mut child);
+            let killed = child.wait().unwrap().signal();
+            assert_eq!(
+                killed,
+                Some(Signal::SIGKILL as i32),
+                "it has slept to its end"
+            );
         }
     }
 
