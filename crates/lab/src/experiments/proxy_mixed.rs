@@ -444,7 +444,7 @@ fn sample(seen: &Seen, own: usize) -> Sample {
         served.iter().map(|one| one.replies).sum::<f64>() / span
     };
     let latency = &seen.served[0].latency_ns;
-    Sample::of([
+    let mut sample = Sample::of([
         ("p50_us", latency.value_at_quantile(0.5) as f64 / 1e3),
         ("mean_us", latency.mean() / 1e3),
         ("p99_us", latency.value_at_quantile(0.99) as f64 / 1e3),
@@ -453,7 +453,9 @@ fn sample(seen: &Seen, own: usize) -> Sample {
         ("busy", seen.busy.as_secs_f64() / span),
         ("lab_busy", seen.others.as_secs_f64() / span),
         ("dropped", seen.received.dropped as f64),
-    ])
+    ]);
+    sample.flaw.clone_from(&seen.flaw);
+    sample
 }
 
 fn check_hits(seen: &Seen, contender: Contender) -> Result<()> {
@@ -588,6 +590,7 @@ mod tests {
             others: Duration::ZERO,
             received: Received::default(),
             cacheable_replies,
+            flaw: None,
         };
         assert!(check_hits(&seen(0), Contender::Weir).is_ok());
         assert!(check_hits(&seen(1), Contender::Weir).is_err());

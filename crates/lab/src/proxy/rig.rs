@@ -22,6 +22,8 @@ use crate::idle::IdleMeter;
 
 const ORIGIN_PORT: u16 = 8080;
 const UNLOADED_WINDOW: Duration = Duration::from_millis(500);
+/// Share of the proxy's CPU that may be busy without any load: a quiet machine has 0.07 at most.
+const MAX_UNLOADED: f64 = 0.2;
 /// The idle meter and /proc/stat, over a whole run, may differ by this share of the CPU.
 const MAX_DISAGREEMENT: f64 = 0.05;
 
@@ -95,6 +97,8 @@ pub struct Seen {
     pub received: Received,
     /// Replies of the origin that a cache may keep, warm-up included.
     pub cacheable_replies: u64,
+    /// Why the times of the core do not count.
+    pub flaw: Option<String>,
 }
 
 impl Rig {
@@ -191,6 +195,7 @@ impl Rig {
             others: span.saturating_sub(outcome.idle),
             received,
             cacheable_replies: self.origin.cacheable_replies() - cacheable,
+            flaw: unquiet(self.unloaded),
         })
     }
 
@@ -240,6 +245,14 @@ impl Drop for Rig {
     }
 }
 
+/// Why times do not count from which so much was subtracted.
+fn unquiet(unloaded: f64) -> Option<String> {
+    let percent = unloaded * 100.0;
+    (unloaded > MAX_UNLOADED).then(|| {
+        format!("other programs took {percent:.0} % of the proxy's CPU before there was a load")
+    })
+}
+
 fn busy_share(meter: &IdleMeter, window: Duration) -> f64 {
     let first = Sample::take(meter);
     std::thread::sleep(window);
@@ -279,5 +292,17 @@ impl Sample {
             at: Instant::now(),
             idle: meter.idle(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_a_core_that_others_use_do_not_count() {
+        assert_eq!(unquiet(0.07), None);
+        let flaw = unquiet(0.97).unwrap();
+        assert!(flaw.contains("97 %"), "{flaw}");
     }
 }

@@ -258,7 +258,7 @@ impl Experiment for Bench {
         let quantile = |q| served.latency_ns.value_at_quantile(q) as f64 / 1e3;
         // Without any reply the figures are infinite, and do not count.
         let replies = served.replies;
-        Ok(Sample::of([
+        let mut sample = Sample::of([
             ("replies_per_s", replies / seen.span.as_secs_f64()),
             ("cpu_us", us(seen.busy) / replies),
             // Of it the part in the proxy's own code. The kernel counts it in steps of 10 ms: take the mean.
@@ -278,7 +278,9 @@ impl Experiment for Bench {
                 seen.received.segments as f64 / seen.received.packets.max(1) as f64,
             ),
             ("dropped", seen.received.dropped as f64),
-        ]))
+        ]);
+        sample.flaw = seen.flaw;
+        Ok(sample)
     }
 
     fn compare(&self, round: &mut [(Parameters, Sample)]) {
