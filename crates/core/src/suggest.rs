@@ -98,8 +98,7 @@ pub enum TargetWait {
     NothingWaited,
     /// The server, which accepts (of QUIC: answers) so many a second while it is busy, needs no more than the target in force.
     Enough(f64),
-    /// Of QUIC: the server is slow, so many a second, and a longer target would refuse hardly fewer. So few may wait whatever
-    /// the target that it is kept busy.
+    /// Of QUIC: the server is slow, so many a second, and a longer target would refuse hardly fewer.
     NoGain(f64),
     /// The server is slow: so many a second.
     Slow(f64),

@@ -152,7 +152,7 @@ impl Experiment for QuicCrowd {
                     ("guard", word(guard)),
                 ])
             };
-            let has = |guard: &&Guard| **guard != Guard::Own || server.own_limit().is_some();
+            let has = |guard: &&Guard| **guard != Guard::Own || server.has_own_limit();
             self.args.guards.iter().filter(has).map(case).collect()
         };
         let servers = self.args.servers.iter();

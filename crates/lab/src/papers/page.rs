@@ -117,7 +117,7 @@ fn header(report: &Report) -> Html {
         .then(of_text(
             "p",
             "Every table and figure of five papers on servers under load: what the paper reports, what this machine gave with \
-             weir, and whether it holds. Code decides, by limits that were written down before measuring.",
+             weir, and whether it holds. Code decides, by the limits that stand beside each number.",
         ))
         .then(of_text("p", made))
         .then(place(report))

@@ -62,7 +62,7 @@ impl Verdict {
             Verdict::HoldsWeaker => {
                 "the direction is there, but less of it, or in some numbers only"
             }
-            Verdict::DoesNotHold => "more than half of the numbers are not there",
+            Verdict::DoesNotHold => "more than half of its numbers do not show even the direction",
             Verdict::NotJudged => "of most of its numbers no round counts",
             Verdict::Failed => "the experiment ended with an error",
             Verdict::NotPossible => "this machine lacks what the experiment needs",

@@ -63,13 +63,9 @@ impl Kind {
         }
     }
 
-    /// What the server has itself against a crowd of new connections, as its configuration says it.
-    pub fn own_limit(self) -> Option<&'static str> {
-        match self {
-            Kind::Nginx => Some("quic_retry on"),
-            Kind::Haproxy => Some("backlog 32"),
-            _ => None,
-        }
+    /// Whether the server has a limit of its own against a crowd of new connections: nginx `quic_retry`, HAProxy `backlog`.
+    pub fn has_own_limit(self) -> bool {
+        matches!(self, Kind::Nginx | Kind::Haproxy)
     }
 }
 
@@ -91,7 +87,7 @@ impl Server {
         Server::start_with(bed, kind, systems, false)
     }
 
-    /// The same, with its [`Kind::own_limit`] if `limited`.
+    /// The same, with its [own limit](Kind::has_own_limit) if `limited`.
     ///
     /// # Errors
     /// As there.
