@@ -74,7 +74,7 @@ pub struct Args {
     /// Established connections beside the crowd
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub steady: u16,
-    /// Folder for the Debian 13 that nginx, HAProxy and Caddy run in; it is made once
+    /// Folder for the Debian 13 that programs of others run in; it is made once
     #[arg(long, default_value = "out/systems", value_name = "DIR")]
     pub systems: PathBuf,
 }

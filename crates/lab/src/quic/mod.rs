@@ -5,6 +5,7 @@
 
 pub mod clients;
 pub mod debian;
+mod go;
 mod programs;
 pub mod watch;
 
@@ -40,8 +41,10 @@ pub enum Kind {
     NginxWeb,
     /// HAProxy of Debian 13, one thread
     Haproxy,
-    /// Caddy of Debian 13, which is quic-go's
+    /// Caddy of Debian 13, whose QUIC is an old quic-go
     Caddy,
+    /// A Go program on a newer quic-go
+    QuicGo,
 }
 
 /// What HAProxy's own limit lets be under way.
@@ -57,7 +60,7 @@ impl Kind {
     pub fn request(self) -> Request {
         match self {
             Kind::Quinn | Kind::QuinnSocket | Kind::QuinnSocket1M => Request::echo(b"GET /"),
-            Kind::Nginx | Kind::NginxWeb | Kind::Haproxy | Kind::Caddy => {
+            Kind::Nginx | Kind::NginxWeb | Kind::Haproxy | Kind::Caddy | Kind::QuicGo => {
                 Request::http3_get_root("localhost")
             }
         }
@@ -124,6 +127,7 @@ impl Server {
                 Server::Program(Program::haproxy(bed, &debian::root(systems)?, backlog)?)
             }
             Kind::Caddy => Server::Program(Program::caddy(bed, &debian::root(systems)?)?),
+            Kind::QuicGo => Server::Program(Program::quic_go(bed, &debian::root(systems)?)?),
         };
         server.await_answer(bed, kind)?;
         Ok(server)

@@ -1,9 +1,10 @@
-//! nginx, HAProxy and Caddy in the root of a Debian 13, with an RSA certificate.
+//! nginx, HAProxy, Caddy and a server on quic-go in the root of a Debian 13, with an RSA certificate.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use super::go;
 use crate::bed::Bed;
 use crate::error::{Context, Error, Result};
 use crate::process::end_session;
@@ -94,6 +95,12 @@ https://:PORT {
 }
 ";
 
+const QUIC_GO: go::Source = [
+    ("main.go", include_str!("quic_go_server/main.go")),
+    ("go.mod", include_str!("quic_go_server/go.mod")),
+    ("go.sum", include_str!("quic_go_server/go.sum")),
+];
+
 /// A server in a root folder of its own; ended with its whole process group on drop, its files removed.
 #[derive(Debug)]
 pub struct Program {
@@ -144,6 +151,20 @@ impl Program {
         Program::start(bed, root, "caddy", CADDY, &words)
     }
 
+    /// A Go program, which is built first.
+    ///
+    /// # Errors
+    /// Unsupported where this machine cannot build it.
+    pub fn quic_go(bed: &Bed, root: &Path) -> Result<Program> {
+        let files = Files::new(root)?;
+        go::build(QUIC_GO, &files.path("server"))?;
+        let program = files.inside("server");
+        let listen = format!(":{PORT}");
+        let certificate = [files.inside("cert.pem"), files.inside("key.pem")];
+        let words = [&listen, &certificate[0], &certificate[1]];
+        files.start(bed, root, "quic-go", &program, &words.map(String::as_str))
+    }
+
     fn start(
         bed: &Bed,
         root: &Path,
@@ -151,37 +172,15 @@ impl Program {
         config: &str,
         arguments: &[&str],
     ) -> Result<Program> {
-        let folder = tempfile::Builder::new()
-            .prefix("weir-lab-server-")
-            .tempdir_in(root.join(FILES))
-            .context("cannot create a directory for the server")?;
-        let inside = inside(root, folder.path())?;
-        make_certificate(folder.path())?;
-        write(folder.path(), "first.html", FIRST_PAGE.as_bytes())?;
+        let files = Files::new(root)?;
+        write(files.folder.path(), "first.html", FIRST_PAGE.as_bytes())?;
         let config = config
-            .replace("FOLDER", &inside)
+            .replace("FOLDER", &files.inside)
             .replace("PORT", &PORT.to_string());
-        write(folder.path(), "config", config.as_bytes())?;
-        let stderr = folder.path().join("stderr");
-        let stderr =
-            File::create(&stderr).context(format!("cannot create {}", stderr.display()))?;
-        // A session of its own, as for the servers of TCP: a group to end, and an autogroup.
-        let mut command = needs::command("setsid");
-        command.arg("chroot").arg(root).arg(shown).args(arguments);
-        command.arg(format!("{inside}/config"));
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(stderr);
-        let child = bed.server.run_on(Some(bed.layout.server_cpu), || {
-            let started = command.spawn();
-            started.context(format!("cannot start {shown}"))
-        })?;
-        Ok(Program {
-            child,
-            folder,
-            shown,
-        })
+        write(files.folder.path(), "config", config.as_bytes())?;
+        let config = files.inside("config");
+        let words = [arguments, &[&config]].concat();
+        files.start(bed, root, shown, shown, &words)
     }
 
     /// What a browser has asked below `/report` so far.
@@ -220,12 +219,63 @@ impl Drop for Program {
     }
 }
 
-/// A path as the program in the root has it.
-fn inside(root: &Path, folder: &Path) -> Result<String> {
-    let path = folder
-        .strip_prefix(root)
-        .context("the files are elsewhere")?;
-    Ok(format!("/{}", path.display()))
+/// What a server reads and writes: a certificate first.
+struct Files {
+    folder: tempfile::TempDir,
+    /// Its path as the program in the root has it.
+    inside: String,
+}
+
+impl Files {
+    fn new(root: &Path) -> Result<Files> {
+        let folder = tempfile::Builder::new()
+            .prefix("weir-lab-server-")
+            .tempdir_in(root.join(FILES))
+            .context("cannot create a directory for the server")?;
+        make_certificate(folder.path())?;
+        let path = folder.path().strip_prefix(root);
+        let path = path.context("the files are elsewhere")?;
+        let inside = format!("/{}", path.display());
+        Ok(Files { folder, inside })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn inside(&self, name: &str) -> String {
+        format!("{}/{name}", self.inside)
+    }
+
+    /// `program` is one of the root; `shown` is what messages call it.
+    fn start(
+        self,
+        bed: &Bed,
+        root: &Path,
+        shown: &'static str,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<Program> {
+        let stderr = self.path("stderr");
+        let stderr =
+            File::create(&stderr).context(format!("cannot create {}", stderr.display()))?;
+        // A session of its own, as for the servers of TCP: a group to end, and an autogroup.
+        let mut command = needs::command("setsid");
+        command.arg("chroot").arg(root).arg(program).args(arguments);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr);
+        let child = bed.server.run_on(Some(bed.layout.server_cpu), || {
+            let started = command.spawn();
+            started.context(format!("cannot start {shown}"))
+        })?;
+        Ok(Program {
+            child,
+            folder: self.folder,
+            shown,
+        })
+    }
 }
 
 /// key.pem, cert.pem and both.pem.

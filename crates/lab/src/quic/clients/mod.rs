@@ -14,9 +14,9 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use weir_testbed::quic::{Crowd, Request};
 
-use super::{PORT, Program};
+use super::{PORT, Program, go};
 use crate::bed::{Bed, SERVER_VETH_V4};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
 use crate::{interrupt, needs};
 
 use end::since_epoch;
@@ -50,7 +50,7 @@ pub struct Clients {
     folder: tempfile::TempDir,
 }
 
-const QUIC_GO: [(&str, &str); 3] = [
+const QUIC_GO: go::Source = [
     ("main.go", include_str!("quic_go/main.go")),
     ("go.mod", include_str!("quic_go/go.mod")),
     ("go.sum", include_str!("quic_go/go.sum")),
@@ -78,7 +78,7 @@ impl Clients {
     /// Unsupported where this machine cannot have the client.
     pub fn prepare(&self, client: Client) -> Result<()> {
         match client {
-            Client::QuicGo => self.build_quic_go(),
+            Client::QuicGo => go::build(QUIC_GO, &self.path(QUIC_GO_PROGRAM)),
             Client::Chromium => browser::find().map(drop),
             _ => Ok(()),
         }
@@ -149,26 +149,6 @@ impl Clients {
             url,
         ]);
         command
-    }
-
-    fn build_quic_go(&self) -> Result<()> {
-        const CANNOT: &str = "cannot have a client on quic-go";
-        if needs::find_program("go").is_none() {
-            let error = Error::unsupported(CANNOT, "go is not installed");
-            return Err(error.hint("scripts/setup quic"));
-        }
-        let source = tempfile::TempDir::with_prefix("weir-lab-quic-go-").context(CANNOT)?;
-        for (name, text) in QUIC_GO {
-            write(&source.path().join(name), text)?;
-        }
-        let mut build = needs::command("go");
-        build.args(["build", "-o"]).arg(self.path(QUIC_GO_PROGRAM));
-        let output = build.current_dir(source.path()).output().context(CANNOT)?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(Error::unsupported(CANNOT, said.trim()));
-        }
-        Ok(())
     }
 }
 
