@@ -137,8 +137,14 @@ struct quic_state {
 	__u64 stop_ns;		/* longest time without an answer that led to this wait over the target; 0: none */
 	__u32 unsure;		/* 1: those who waited were forgotten, and no answer has come since; 2: one has */
 	__u32 unsure_to;	/* then: up to this number, more may have waited before them than is known */
+	__u32 overtaken;	/* attempts that the answer to a later one has overtaken, since overtaken_ns, and that have none */
+	__u32 overtaken_before;	/* the same of the time before */
+	__u32 overtaken_answered; /* of such attempts, how many were answered after all, of late */
+	__u32 overtaken_lost;	/* and how many were not */
+	__u64 overtaken_ns;	/* when this time began */
+	__u64 overtaken_latency_ns; /* how long the newest answer to one of them took; 0: there was none of late */
 };
-_Static_assert(sizeof(struct quic_state) == 160, "no holes");
+_Static_assert(sizeof(struct quic_state) == 192, "no holes");
 
 /* A refused attempt, sampled: for `weir why`, `weir events` and the log. */
 struct quic_event {

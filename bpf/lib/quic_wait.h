@@ -8,9 +8,10 @@
  * buffer of their socket, others drain it and queue inside. For both the wait is
  * the attempts that were let in and are not answered, times the time for an
  * answer; the first answer to an attempt is seen when it leaves. Attempts have
- * numbers, and those after the newest that was answered count as not answered:
- * one that the server drops, or that was never more than a made-up packet, is
- * forgotten at the next answer.
+ * numbers, and those after the newest that was answered count as not answered.
+ * Those before it without an answer were overtaken. The server has dropped them,
+ * or they were never more than made-up packets; or it answers in another order, as
+ * programs in Go do, and they wait still. What became of others of late tells.
  *
  * CoDel's idea (RFC 8289), as of wait.h: it refuses once the wait has stood over
  * the target for an interval, and until it was under it for as long; the newest
@@ -64,14 +65,36 @@ _Static_assert(QUIC_STOPPED_NS + QUIC_STANDING_MAX_NS < QUIC_FORGOTTEN_NS, "it s
 _Static_assert(QUIC_STOPPED_NS + QUIC_CATCH_UP_MAX_NS < QUIC_FORGOTTEN_NS, "as above");
 /* Answers of a sample. */
 #define QUIC_SAMPLE_ANSWERS 32
+/* An overtaken attempt is waited for so many times as long as the newest answer to one took, within these bounds, or twice. */
+#define QUIC_OVERTAKEN_TIMES 4
+#define QUIC_OVERTAKEN_LEAST_NS 100000000ULL
+#define QUIC_OVERTAKEN_MOST_NS 1000000000ULL
+/* Of an attempt that waits for nothing. */
+#define QUIC_NO_NUMBER 0
 
-/* Attempts that were let in and wait for an answer. What another CPU changes meanwhile may make it less than none. */
-static __always_inline u32 quic_pending(const struct quic_state *state)
+/* Attempts that were let in after all that were answered. What another CPU changes meanwhile may make it less than none. */
+static __always_inline u32 quic_newest(const struct quic_state *state)
 {
 	u32 answered = *(volatile u32 *)&state->answered, excused = *(volatile u32 *)&state->excused;
-	s32 pending = *(volatile u32 *)&state->admitted - answered - excused;
+	s32 newest = *(volatile u32 *)&state->admitted - answered - excused;
 
-	return pending > 0 ? pending : 0;
+	return newest > 0 ? newest : 0;
+}
+
+/* Of those that were overtaken, how many wait for an answer, by what became of such attempts of late. */
+static __always_inline u32 quic_still_waiting(const struct quic_state *state)
+{
+	u64 overtaken = (u64)state->overtaken + state->overtaken_before, answered = state->overtaken_answered;
+
+	return overtaken && answered ? overtaken * answered / (answered + state->overtaken_lost) : 0;
+}
+
+/* Attempts that were let in and wait for an answer. */
+static __always_inline u32 quic_pending(const struct quic_state *state)
+{
+	u64 pending = (u64)quic_newest(state) + quic_still_waiting(state);
+
+	return pending < (u32)-1 ? pending : (u32)-1;
 }
 
 /* How long the next attempt waits for its answer; 0: not known. */
@@ -93,9 +116,10 @@ static __always_inline u32 quic_least(const struct quic_state *state)
 static __always_inline bool quic_is_over(const struct quic_state *state, u64 now, const struct quic_policy *policy)
 {
 	s64 silent = now - state->silent_ns;
+	u64 longest = state->latency_ns > state->overtaken_latency_ns ? state->latency_ns : state->overtaken_latency_ns;
 
 	return quic_pending(state) >= quic_least(state) && quic_wait_ns(state) >= policy->target_wait_ns &&
-	       (state->latency_ns >= policy->target_wait_ns || silent >= (s64)QUIC_STOPPED_NS);
+	       (longest >= policy->target_wait_ns || silent >= (s64)QUIC_STOPPED_NS);
 }
 
 /* How long the wait must be over the target to stand, or under it to stand no longer. */
@@ -134,7 +158,10 @@ static __always_inline void quic_look(struct quic_state *state, u64 now, const s
 			state->unsure = 1;
 		state->answered = state->admitted;
 		state->excused = 0;
+		state->overtaken = 0;
+		state->overtaken_before = 0;
 		state->latency_ns = 0;
+		state->overtaken_latency_ns = 0;
 		state->sample_ns = 0;
 	}
 	if (quic_is_over(state, now, policy)) {
@@ -259,7 +286,7 @@ static __always_inline u32 quic_let_in(struct quic_state *state, u64 now)
 static __always_inline u32 quic_lose(struct quic_state *state, u64 now)
 {
 	state->admitted_ns = now;
-	return *(volatile u32 *)&state->answered;
+	return QUIC_NO_NUMBER;
 }
 
 /* Half as many again, and no more than so many. */
@@ -270,20 +297,31 @@ static __always_inline u32 quic_more(u32 least, u32 most)
 	return more < most ? more : most;
 }
 
+/* How many it had to answer at a time in this sample, if each took as long as alone (Little's law). */
+static __always_inline u32 quic_at_a_time(const struct quic_state *state, u64 elapsed)
+{
+	u64 alone = state->alone_ns < QUIC_SERVICE_MAX_NS ? state->alone_ns : QUIC_SERVICE_MAX_NS;
+	u64 many = elapsed ? state->answers * alone / elapsed : 0;
+
+	return many < WEIR_QUIC_LEAST_PARALLEL ? many : WEIR_QUIC_LEAST_PARALLEL;
+}
+
 /*
  * As few as keep the server busy: what was there at all times only waits, and where nobody waited although others were
  * turned away, there were too few. A server that answers several at a time has too few as long as nobody waits for another.
  */
 static __always_inline u32 quic_least_learnt(const struct quic_state *state, u64 elapsed)
 {
-	u32 least = quic_least(state), spare = state->low_mark / 2;
+	u32 least = quic_least(state), spare = state->low_mark / 2, fewer = least > spare ? least - spare : 0, busy;
 
 	if (state->crowded_1024 && state->crowded_1024 < QUIC_PARALLEL_1024)
 		return quic_more(least, WEIR_QUIC_LEAST_PARALLEL);
 	if (state->low_mark >= WEIR_QUIC_LEAST_MIN) {
 		if (state->crowded_1024 && state->crowded_1024 < QUIC_QUEUES_1024)
 			return least;
-		return least > spare ? least - spare : 0;
+		busy = quic_at_a_time(state, elapsed);
+		busy = busy < least ? busy : least;
+		return fewer > busy ? fewer : busy;
 	}
 	if (state->idle_ns <= elapsed / 16 || least >= WEIR_QUIC_LEAST_MAX)
 		return least;
@@ -302,7 +340,7 @@ static __always_inline void quic_learn_least(struct quic_state *state, u64 elaps
 /* An answer has left. */
 static __always_inline void quic_learn(struct quic_state *state, u64 now)
 {
-	u32 pending = quic_pending(state);
+	u32 pending = quic_newest(state);
 	s64 elapsed = now - state->sample_ns;
 
 	if (state->sample_ns && state->answers < QUIC_SAMPLE_ANSWERS) {
@@ -364,18 +402,86 @@ static __always_inline bool quic_is_sure(struct quic_state *state, u32 number)
 	return true;
 }
 
-/* The server has answered the attempt with this number, now. */
-static __always_inline void quic_settle(struct quic_state *state, u32 number, u64 now)
+/* So long an overtaken attempt is waited for, and up to twice as long. */
+static __always_inline u64 quic_overtaken_for(const struct quic_state *state)
+{
+	u64 latency = state->overtaken_latency_ns;
+
+	if (latency >= QUIC_OVERTAKEN_MOST_NS / QUIC_OVERTAKEN_TIMES)
+		return QUIC_OVERTAKEN_MOST_NS;
+	latency *= QUIC_OVERTAKEN_TIMES;
+	return latency > QUIC_OVERTAKEN_LEAST_NS ? latency : QUIC_OVERTAKEN_LEAST_NS;
+}
+
+/* An eighth less, and at last none. */
+static __always_inline u32 quic_less(u32 count)
+{
+	return count - (count / 8 + !!(count % 8));
+}
+
+static __always_inline u32 quic_sum(u32 a, u32 b)
+{
+	u64 sum = (u64)a + b;
+
+	return sum < (u32)-1 ? sum : (u32)-1;
+}
+
+/* Those of the time before are lost. */
+static __always_inline void quic_forget_overtaken(struct quic_state *state, u64 now)
+{
+	state->overtaken_answered = quic_less(state->overtaken_answered);
+	state->overtaken_lost = quic_sum(quic_less(state->overtaken_lost), state->overtaken_before);
+	state->overtaken_before = state->overtaken;
+	state->overtaken = 0;
+	state->overtaken_ns = now;
+	if (!quic_still_waiting(state))
+		state->overtaken_latency_ns = 0;
+}
+
+/* An attempt that was overtaken has its answer. It may have counted as lost. */
+static __always_inline void quic_answers_overtaken(struct quic_state *state, u64 after_ns)
+{
+	if ((s64)after_ns >= 0)
+		state->overtaken_latency_ns = after_ns;
+	state->overtaken_answered = quic_sum(state->overtaken_answered, 1);
+	if (state->overtaken_before)
+		state->overtaken_before--;
+	else if (state->overtaken)
+		state->overtaken--;
+	else if (state->overtaken_lost)
+		state->overtaken_lost--;
+}
+
+/* The attempt with this number has its answer, after so long: whom has it overtaken, or was it overtaken? */
+static __always_inline void quic_count_overtaken(struct quic_state *state, u32 number, u64 now, u64 after_ns)
+{
+	s32 ahead = number - state->answered;
+	u32 passed;
+
+	if ((s64)(now - state->overtaken_ns) >= (s64)quic_overtaken_for(state))
+		quic_forget_overtaken(state, now);
+	if (number == QUIC_NO_NUMBER)
+		return;
+	if (ahead > 0) {
+		passed = ahead - 1;
+		if (passed > state->excused)
+			state->overtaken = quic_sum(state->overtaken, passed - state->excused);
+		state->answered = number;
+		state->excused = 0;
+	} else if (!state->unsure) {
+		quic_answers_overtaken(state, after_ns);
+	}
+}
+
+/* The server has answered the attempt with this number, now and after so long. */
+static __always_inline void quic_settle(struct quic_state *state, u32 number, u64 now, u64 after_ns)
 {
 	quic_ends_silence(state, now);
 	if (state->unsure == 1) {
 		state->unsure_to = state->admitted;
 		state->unsure = 2;
 	}
-	if ((s32)(number - state->answered) > 0) {
-		state->answered = number;
-		state->excused = 0;
-	}
+	quic_count_overtaken(state, number, now, after_ns);
 	quic_learn(state, now);
 }
 
@@ -392,7 +498,7 @@ static __always_inline void quic_answer(struct quic_state *state, u32 number, u6
 		return;
 	if ((s64)after_ns >= 0)
 		state->latency_ns = after_ns;
-	quic_settle(state, number, now);
+	quic_settle(state, number, now, after_ns);
 	if (after_ns > QUIC_SERVICE_MAX_NS || !quic_is_sure(state, number))
 		return;
 	if (known)
@@ -416,7 +522,7 @@ static __always_inline void quic_answer_late(struct quic_state *state, u32 numbe
 		return;
 	if (took > 0 && (u64)took > state->latency_ns)
 		state->latency_ns = took;
-	quic_settle(state, number, now);
+	quic_settle(state, number, now, took > 0 ? took : 0);
 	if (!quic_is_sure(state, number) || took <= 0 || took > (s64)QUIC_SERVICE_MAX_NS || state->service_ns)
 		return;
 	sample = took / ((u64)behind + 1);

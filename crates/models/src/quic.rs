@@ -140,6 +140,13 @@ const STOP_ANSWERS: u64 = 4;
 const CATCH_UP: u64 = 8;
 /// And no more than this, ns.
 const CATCH_UP_MAX_NS: u64 = 900_000_000;
+/// An overtaken attempt is waited for so many times as long as the newest answer to one took.
+const OVERTAKEN_TIMES: u64 = 4;
+/// And within these bounds, ns.
+const OVERTAKEN_LEAST_NS: u64 = 100_000_000;
+const OVERTAKEN_MOST_NS: u64 = 1_000_000_000;
+/// Of an attempt that waits for nothing.
+const NO_NUMBER: u32 = 0;
 /// Answers of a sample.
 const SAMPLE_ANSWERS: u32 = 32;
 
@@ -217,13 +224,38 @@ pub struct QuicWait {
     pub unsure: u32,
     /// Then: up to this number, more may have waited before them than is known.
     pub unsure_to: u32,
+    /// Attempts that the answer to a later one has overtaken, since `overtaken_ns`, and that have none themselves.
+    pub overtaken: u32,
+    /// The same of the time before.
+    pub overtaken_before: u32,
+    /// Of such attempts, how many were answered after all, of late.
+    pub overtaken_answered: u32,
+    /// And how many were not.
+    pub overtaken_lost: u32,
+    /// When this time began.
+    pub overtaken_ns: u64,
+    /// How long the newest answer to one of them took; 0: there was none of late.
+    pub overtaken_latency_ns: u64,
 }
 
 impl QuicWait {
     /// Attempts that were let in and wait for an answer.
     pub fn pending(&self) -> u32 {
-        let pending = self.admitted.wrapping_sub(self.answered);
-        (pending.wrapping_sub(self.excused) as i32).max(0) as u32
+        self.newest().saturating_add(self.still_waiting())
+    }
+
+    /// Of them, those that came after all that were answered.
+    fn newest(&self) -> u32 {
+        let newest = self.admitted.wrapping_sub(self.answered);
+        (newest.wrapping_sub(self.excused) as i32).max(0) as u32
+    }
+
+    /// Of those that were overtaken, how many wait for an answer, by what became of such attempts of late.
+    fn still_waiting(&self) -> u32 {
+        let overtaken = u64::from(self.overtaken) + u64::from(self.overtaken_before);
+        let known = u64::from(self.overtaken_answered) + u64::from(self.overtaken_lost);
+        let waiting = overtaken.wrapping_mul(self.overtaken_answered.into());
+        waiting.checked_div(known).unwrap_or(0) as u32
     }
 
     /// How long the next attempt waits for its answer, ns; 0: not known.
@@ -253,7 +285,12 @@ impl QuicWait {
         let stopped = since(now, self.silent_ns) >= STOPPED_NS as i64;
         self.pending() >= self.least()
             && self.wait_ns() >= rule.target_ns
-            && (self.latency_ns >= rule.target_ns || stopped)
+            && (self.longest_answer_ns() >= rule.target_ns || stopped)
+    }
+
+    /// Of the newest answer, and of the newest to one that was overtaken.
+    fn longest_answer_ns(&self) -> u64 {
+        self.latency_ns.max(self.overtaken_latency_ns)
     }
 
     /// One look, when an attempt comes.
@@ -264,7 +301,8 @@ impl QuicWait {
                 self.unsure = 1;
             }
             (self.answered, self.excused) = (self.admitted, 0);
-            self.latency_ns = 0;
+            (self.overtaken, self.overtaken_before) = (0, 0);
+            (self.latency_ns, self.overtaken_latency_ns) = (0, 0);
             self.sample_ns = 0;
         }
         if self.is_over(now, rule) {
@@ -344,7 +382,7 @@ impl QuicWait {
     /// That of one which the socket drops. Its client may repeat it; then it has waited for nothing.
     pub fn lose(&mut self, now: u64) -> u32 {
         self.admitted_ns = now;
-        self.answered
+        NO_NUMBER
     }
 
     fn ends_idle(&mut self, now: u64) {
@@ -369,15 +407,61 @@ impl QuicWait {
         is_sure
     }
 
-    fn settle(&mut self, number: u32, now: u64) {
+    fn settle(&mut self, number: u32, now: u64, after_ns: u64) {
         self.ends_silence(now);
         if self.unsure == 1 {
             (self.unsure, self.unsure_to) = (2, self.admitted);
         }
-        if number.wrapping_sub(self.answered) as i32 > 0 {
-            (self.answered, self.excused) = (number, 0);
-        }
+        self.count_overtaken(number, now, after_ns);
         self.learn(now);
+    }
+
+    /// A server may answer later attempts first. Who was overtaken waits still, or was dropped: what becomes of them tells.
+    fn count_overtaken(&mut self, number: u32, now: u64, after_ns: u64) {
+        if since(now, self.overtaken_ns) >= self.overtaken_for() as i64 {
+            self.forget_overtaken(now);
+        }
+        let ahead = number.wrapping_sub(self.answered) as i32;
+        if number == NO_NUMBER {
+            return;
+        }
+        if ahead > 0 {
+            let passed = ahead as u32 - 1;
+            self.overtaken = self
+                .overtaken
+                .saturating_add(passed.saturating_sub(self.excused));
+            (self.answered, self.excused) = (number, 0);
+            return;
+        }
+        if self.unsure != 0 {
+            return;
+        }
+        if after_ns as i64 >= 0 {
+            self.overtaken_latency_ns = after_ns;
+        }
+        self.overtaken_answered = self.overtaken_answered.saturating_add(1);
+        match (self.overtaken_before, self.overtaken) {
+            (0, 0) => self.overtaken_lost = self.overtaken_lost.saturating_sub(1),
+            (0, _) => self.overtaken -= 1,
+            _ => self.overtaken_before -= 1,
+        }
+    }
+
+    /// So long an overtaken attempt is waited for, and up to twice as long.
+    fn overtaken_for(&self) -> u64 {
+        let long = OVERTAKEN_TIMES.saturating_mul(self.overtaken_latency_ns);
+        long.clamp(OVERTAKEN_LEAST_NS, OVERTAKEN_MOST_NS)
+    }
+
+    fn forget_overtaken(&mut self, now: u64) {
+        let less = |count: u32| count - count.div_ceil(8);
+        self.overtaken_answered = less(self.overtaken_answered);
+        self.overtaken_lost = less(self.overtaken_lost).saturating_add(self.overtaken_before);
+        (self.overtaken_before, self.overtaken) = (self.overtaken, 0);
+        self.overtaken_ns = now;
+        if self.still_waiting() == 0 {
+            self.overtaken_latency_ns = 0;
+        }
     }
 
     fn ends_silence(&mut self, now: u64) {
@@ -390,7 +474,7 @@ impl QuicWait {
     }
 
     fn learn(&mut self, now: u64) {
-        let pending = self.pending();
+        let pending = self.newest();
         let elapsed = since(now, self.sample_ns);
         if self.sample_ns != 0 && self.answers < SAMPLE_ANSWERS {
             self.answers += 1;
@@ -413,10 +497,20 @@ impl QuicWait {
         match self.crowded_1024 {
             1..PARALLEL_1024 => more.min(LEAST_PARALLEL),
             1..QUEUES_1024 if self.low_mark >= LEAST_MIN => least,
-            _ if self.low_mark >= LEAST_MIN => least.saturating_sub(self.low_mark / 2),
+            _ if self.low_mark >= LEAST_MIN => {
+                let fewer = least.saturating_sub(self.low_mark / 2);
+                fewer.max(self.at_a_time(elapsed).min(least))
+            }
             _ if self.idle_ns <= elapsed / 16 || least >= LEAST_MAX => least,
             _ => more.min(LEAST_MAX),
         }
+    }
+
+    /// How many it had to answer at a time in this sample, if each took as long as alone (Little's law).
+    fn at_a_time(&self, elapsed: u64) -> u32 {
+        let alone_ns = self.alone_ns.min(SERVICE_MAX_NS);
+        let many = (u64::from(self.answers) * alone_ns).checked_div(elapsed);
+        many.unwrap_or(0).min(LEAST_PARALLEL.into()) as u32
     }
 
     fn compare(&mut self, after_ns: u64, behind: u32) {
@@ -443,7 +537,7 @@ impl QuicWait {
         if after_ns as i64 >= 0 {
             self.latency_ns = after_ns;
         }
-        self.settle(number, now);
+        self.settle(number, now, after_ns);
         if after_ns > SERVICE_MAX_NS || !self.is_sure(number) {
             return;
         }
@@ -469,7 +563,7 @@ impl QuicWait {
             then => since(now, then).max(0) as u64,
         };
         self.latency_ns = self.latency_ns.max(took);
-        self.settle(number, now);
+        self.settle(number, now, took);
         let is_sure = self.is_sure(number);
         if is_sure && (1..=SERVICE_MAX_NS).contains(&took) && self.service_ns == 0 {
             self.service_ns = (took / (u64::from(behind) + 1)).max(1);

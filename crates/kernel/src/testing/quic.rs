@@ -271,6 +271,12 @@ impl CQuicWait {
             stop_ns: self.0.stop_ns,
             unsure: self.0.unsure,
             unsure_to: self.0.unsure_to,
+            overtaken: self.0.overtaken,
+            overtaken_before: self.0.overtaken_before,
+            overtaken_answered: self.0.overtaken_answered,
+            overtaken_lost: self.0.overtaken_lost,
+            overtaken_ns: self.0.overtaken_ns,
+            overtaken_latency_ns: self.0.overtaken_latency_ns,
         }
     }
 }

@@ -419,3 +419,60 @@ fn with_a_long_interval_a_server_that_has_stopped_is_not_offered_everything() {
     let share = (server.let_in - before) as f64 / 4000.0;
     assert!(share < 0.8, "{share}");
 }
+
+/// One that answers in its order drops those that it has overtaken: they wait for nothing.
+#[test]
+fn whom_a_server_in_order_overtakes_is_forgotten() {
+    let mut wait = QuicWait::default();
+    let numbers: Vec<u32> = (0..100).map(|_| wait.let_in(MS)).collect();
+    wait.answer(numbers[97], 3 * MS, 2 * MS, 97);
+    assert_eq!(wait.pending(), 2);
+}
+
+#[test]
+fn whom_a_server_out_of_order_overtakes_waits_until_its_answer_or_too_long() {
+    let mut wait = QuicWait::default();
+    let numbers: Vec<u32> = (0..100).map(|_| wait.let_in(MS)).collect();
+    wait.answer(numbers[97], 3 * MS, 2 * MS, 97);
+    wait.answer(numbers[96], 4 * MS, 3 * MS, 96);
+    assert_eq!(wait.pending(), 2 + 96);
+    wait.answer(numbers[98], 5 * MS, 4 * MS, 98);
+    assert_eq!(wait.pending(), 1 + 96);
+    // Nobody answers the others: after twice 100 ms they are forgotten.
+    for now in [105, 206] {
+        let number = wait.let_in(now * MS);
+        wait.answer(number, (now + 1) * MS, MS, 0);
+    }
+    assert_eq!(wait.pending(), 0);
+}
+
+/// Clients of a server out of order, beside a flood of made-up Initials that it never answers.
+#[test]
+fn a_flood_does_not_wait_at_a_server_that_answers_out_of_order() {
+    let mut wait = QuicWait::default();
+    let mut refused = 0;
+    for now in (MS..20_000 * MS).step_by(10 * MS as usize) {
+        let mut attempt = |wait: &mut QuicWait| {
+            wait.look(now, &RULE);
+            let verdict = wait.judge(now, &RULE, OTHER_PRIORITY);
+            refused += u32::from(verdict != QuicVerdict::QuicAdmitted);
+            (wait.pending(), wait.let_in(now))
+        };
+        let clients = [0; 2].map(|_| {
+            for _ in 0..4 {
+                attempt(&mut wait);
+            }
+            attempt(&mut wait)
+        });
+        for (behind, number) in clients.into_iter().rev() {
+            wait.answer(number, now + 2 * MS, 2 * MS, behind);
+        }
+    }
+    assert_eq!(refused, 0);
+    let most = 8 * 100 * 2;
+    assert!(
+        wait.pending() < most / 4,
+        "{} of {most} wait",
+        wait.pending()
+    );
+}
