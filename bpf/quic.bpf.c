@@ -402,12 +402,22 @@ static __always_inline int refuse(struct __sk_buff *skb, struct datagram *d, enu
 	return send_negotiation(skb, d);
 }
 
-/* Begins with a server. Global. */
+/* Not on the stack, of which four calls have 512 bytes. */
+static const struct quic_state nothing_known;
+
+/* Begins with a server. Before its times are there, another CPU may take it for one that has long been silent. */
 __noinline int state_begin(const struct quic_server *server, u64 now)
 {
-	struct quic_state new = { .born_ns = now, .silent_ns = now };
+	struct quic_state *state;
 
-	return server ? !bpf_map_update_elem(&states, server, &new, BPF_NOEXIST) : 0;
+	if (!server || bpf_map_update_elem(&states, server, &nothing_known, BPF_NOEXIST))
+		return 0;
+	state = bpf_map_lookup_elem(&states, server);
+	if (state) {
+		state->silent_ns = now;
+		state->born_ns = now;
+	}
+	return 1;
 }
 
 static __always_inline struct quic_state *state_of(const struct quic_server *server, u64 now)
@@ -537,6 +547,14 @@ static __always_inline int passed(const struct quic_policy *policy, const struct
 	return PASS;
 }
 
+/* Global: a stack of its own. */
+__noinline int look(struct quic_state *state, u64 now, const struct quic_policy *policy)
+{
+	if (state && policy)
+		quic_look(state, now, policy);
+	return 0;
+}
+
 /* Judges an attempt. Global. */
 __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, struct datagram *d)
 {
@@ -557,7 +575,7 @@ __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, st
 		return passed(policy, d, VERDICT_quic_unjudged);
 	state->buffer = buffer;
 	state->buffer_limit = limit;
-	quic_look(state, d->now, policy);
+	look(state, d->now, policy);
 	v = quic_judge(state, d->now, policy, priority);
 	/* Who is refused anyway takes no token: the client may come by TCP, and needs it there. */
 	if (quic_lets_in(v)) {

@@ -66,7 +66,7 @@ __noinline int quic_sample(struct quic_state *state, const struct quic_policy *p
 	event->class = (what & ~QUIC_SAMPLE_V6) >> QUIC_SAMPLE_CLASS_SHIFT;
 	event->observe = policy->observe;
 	event->pending = quic_pending(state);
-	wait = quic_wait_ns(state) / 1000;
+	wait = quic_wait_of(state, event->pending) / 1000;
 	event->wait_us = wait < (u32)-1 ? wait : (u32)-1;
 	event->buffer = state->buffer;
 	event->buffer_limit = state->buffer_limit;

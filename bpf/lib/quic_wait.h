@@ -97,10 +97,10 @@ static __always_inline u32 quic_pending(const struct quic_state *state)
 	return pending < (u32)-1 ? pending : (u32)-1;
 }
 
-/* How long the next attempt waits for its answer; 0: not known. */
-static __always_inline u64 quic_wait_ns(const struct quic_state *state)
+/* How long the next attempt waits for its answer, behind so many; 0: not known. */
+static __always_inline u64 quic_wait_of(const struct quic_state *state, u32 pending)
 {
-	return quic_pending(state) * state->service_ns;
+	return pending * state->service_ns;
 }
 
 /* So many attempts may wait, whatever the wait. */
@@ -117,8 +117,9 @@ static __always_inline bool quic_is_over(const struct quic_state *state, u64 now
 {
 	s64 silent = now - state->silent_ns;
 	u64 longest = state->latency_ns > state->overtaken_latency_ns ? state->latency_ns : state->overtaken_latency_ns;
+	u32 pending = quic_pending(state);
 
-	return quic_pending(state) >= quic_least(state) && quic_wait_ns(state) >= policy->target_wait_ns &&
+	return pending >= quic_least(state) && quic_wait_of(state, pending) >= policy->target_wait_ns &&
 	       (longest >= policy->target_wait_ns || silent >= (s64)QUIC_STOPPED_NS);
 }
 
@@ -195,8 +196,10 @@ static __always_inline u64 quic_of_priority(u64 limit, u32 priority)
 /* Whether an attempt of this priority would wait too long. */
 static __always_inline bool quic_is_late(const struct quic_state *state, const struct quic_policy *policy, u32 priority)
 {
-	return state->standing && quic_pending(state) >= quic_of_priority(quic_least(state), priority) &&
-	       quic_wait_ns(state) >= quic_of_priority(policy->target_wait_ns, priority);
+	u32 pending = quic_pending(state);
+
+	return state->standing && pending >= quic_of_priority(quic_least(state), priority) &&
+	       quic_wait_of(state, pending) >= quic_of_priority(policy->target_wait_ns, priority);
 }
 
 /* The receive buffer is fuller than the policy says; the highest priority has half of the rest too. */
