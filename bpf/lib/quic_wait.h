@@ -69,6 +69,11 @@ _Static_assert(QUIC_STOPPED_NS + QUIC_CATCH_UP_MAX_NS < QUIC_FORGOTTEN_NS, "as a
 #define QUIC_OVERTAKEN_TIMES 4
 #define QUIC_OVERTAKEN_LEAST_NS 100000000ULL
 #define QUIC_OVERTAKEN_MOST_NS 1000000000ULL
+/*
+ * Where the server answers this share of the attempts, in 1/1024, and more wait than it could answer since its newest answer,
+ * that is no stop: it is as long as usual with the first of a crowd.
+ */
+#define QUIC_TRUST_1024 896
 /* Of an attempt that waits for nothing. */
 #define QUIC_NO_NUMBER 0
 
@@ -109,6 +114,30 @@ static __always_inline u32 quic_least(const struct quic_state *state)
 	return state->least > WEIR_QUIC_LEAST_MIN ? state->least : WEIR_QUIC_LEAST_MIN;
 }
 
+/* The time for each answer of late. A stop makes one of two longer. 0: not known. */
+static __always_inline u64 quic_pace(const struct quic_state *state)
+{
+	return state->pace_ns < state->pace_before_ns ? state->pace_ns : state->pace_before_ns;
+}
+
+/* Whether more wait than the server has answered of late in such a time: a stop does not explain it. */
+static __always_inline bool quic_is_more_than_a_stop(const struct quic_state *state, u32 pending, u64 stop,
+						     const struct quic_policy *policy)
+{
+	return pending * quic_pace(state) > stop + stop / 2 + policy->target_wait_ns;
+}
+
+/*
+ * Whether a server that has not answered for so long has a crowd before it. Some answer the first of a crowd late, with many
+ * others. Where not all attempts are answered, nobody may wait: they may be made up.
+ */
+static __always_inline bool quic_has_crowd(const struct quic_state *state, u32 pending, s64 silent,
+					   const struct quic_policy *policy)
+{
+	return state->trust_1024 >= QUIC_TRUST_1024 && silent >= (s64)policy->target_wait_ns &&
+	       (state->standing || quic_is_more_than_a_stop(state, pending, silent, policy));
+}
+
 /*
  * Whether the wait is over the target. It is if the newest answer took as long, or none comes: what is dropped before
  * the server sees it waits for no answer, and the others have theirs at once.
@@ -120,7 +149,8 @@ static __always_inline bool quic_is_over(const struct quic_state *state, u64 now
 	u32 pending = quic_pending(state);
 
 	return pending >= quic_least(state) && quic_wait_of(state, pending) >= policy->target_wait_ns &&
-	       (longest >= policy->target_wait_ns || silent >= (s64)QUIC_STOPPED_NS);
+	       (longest >= policy->target_wait_ns || silent >= (s64)QUIC_STOPPED_NS ||
+		quic_has_crowd(state, pending, silent, policy));
 }
 
 /* How long the wait must be over the target to stand, or under it to stand no longer. */
@@ -133,12 +163,16 @@ static __always_inline u64 quic_interval(const struct quic_state *state, const s
 	return answers > policy->interval_ns ? answers : policy->interval_ns;
 }
 
-/* How long it must be over the target to stand. Where answers take much longer than a stop, it is not the stop that they wait for. */
+/*
+ * How long it must be over the target to stand. Where answers take much longer than a stop, or more wait than it explains, it is
+ * not the stop that they wait for.
+ */
 static __always_inline u64 quic_patience(const struct quic_state *state, const struct quic_policy *policy)
 {
 	u64 interval = quic_interval(state, policy), stop = state->stop_ns, patience;
 
-	if (state->latency_ns > 2 * stop + policy->target_wait_ns)
+	if (state->latency_ns > 2 * stop + policy->target_wait_ns ||
+	    quic_is_more_than_a_stop(state, quic_pending(state), stop, policy))
 		stop = 0;
 	if (stop > policy->interval_ns)
 		stop = policy->interval_ns;
@@ -155,8 +189,10 @@ static __always_inline void quic_look(struct quic_state *state, u64 now, const s
 	s64 silent = now - state->silent_ns, interval = quic_interval(state, policy), patience;
 
 	if (silent > (s64)QUIC_FORGOTTEN_NS) {
-		if (quic_pending(state))
+		if (quic_pending(state)) {
 			state->unsure = 1;
+			state->trust_1024 = 1;
+		}
 		state->answered = state->admitted;
 		state->excused = 0;
 		state->overtaken = 0;
@@ -340,6 +376,20 @@ static __always_inline void quic_learn_least(struct quic_state *state, u64 elaps
 	state->least = least;
 }
 
+/* Twice a sample. */
+static __always_inline void quic_learn_pace(struct quic_state *state, s64 elapsed)
+{
+	u64 half = QUIC_SAMPLE_ANSWERS / 2, first = state->answers > half ? half * state->pace_ns : 0;
+	s64 busy = elapsed - state->idle_ns - first;
+
+	if (state->answers % half)
+		return;
+	state->pace_before_ns = state->pace_ns;
+	state->pace_ns = busy > 0 ? (u64)busy / half : 0;
+	if (!state->pace_before_ns)
+		state->pace_before_ns = state->pace_ns;
+}
+
 /* An answer has left. */
 static __always_inline void quic_learn(struct quic_state *state, u64 now)
 {
@@ -350,6 +400,7 @@ static __always_inline void quic_learn(struct quic_state *state, u64 now)
 		state->answers++;
 		if (pending < state->low_mark)
 			state->low_mark = pending;
+		quic_learn_pace(state, elapsed);
 		return;
 	}
 	/* Of two CPUs at once one learns. */
@@ -455,11 +506,21 @@ static __always_inline void quic_answers_overtaken(struct quic_state *state, u64
 		state->overtaken_lost--;
 }
 
+/* An answer has overtaken so many: how many of them have none? */
+static __always_inline void quic_learn_trust(struct quic_state *state, u64 passed)
+{
+	u64 answered = state->overtaken_answered, lost = state->overtaken_lost;
+
+	if (answered)
+		passed = passed * lost / (answered + lost);
+	state->trust_1024 = quic_mean_of_16(state->trust_1024, 1024 / (passed + 1));
+}
+
 /* The attempt with this number has its answer, after so long: whom has it overtaken, or was it overtaken? */
 static __always_inline void quic_count_overtaken(struct quic_state *state, u32 number, u64 now, u64 after_ns)
 {
 	s32 ahead = number - state->answered;
-	u32 passed;
+	u32 passed = 0;
 
 	if ((s64)(now - state->overtaken_ns) >= (s64)quic_overtaken_for(state))
 		quic_forget_overtaken(state, now);
@@ -467,13 +528,14 @@ static __always_inline void quic_count_overtaken(struct quic_state *state, u32 n
 		return;
 	if (ahead > 0) {
 		passed = ahead - 1;
-		if (passed > state->excused)
-			state->overtaken = quic_sum(state->overtaken, passed - state->excused);
+		passed = passed > state->excused ? passed - state->excused : 0;
+		state->overtaken = quic_sum(state->overtaken, passed);
 		state->answered = number;
 		state->excused = 0;
 	} else if (!state->unsure) {
 		quic_answers_overtaken(state, after_ns);
 	}
+	quic_learn_trust(state, passed);
 }
 
 /* The server has answered the attempt with this number, now and after so long. */

@@ -145,6 +145,8 @@ const OVERTAKEN_TIMES: u64 = 4;
 /// And within these bounds, ns.
 const OVERTAKEN_LEAST_NS: u64 = 100_000_000;
 const OVERTAKEN_MOST_NS: u64 = 1_000_000_000;
+/// Where the server answers this share of the attempts, in 1/1024, those without an answer wait.
+const TRUST_1024: u64 = 896;
 /// Of an attempt that waits for nothing.
 const NO_NUMBER: u32 = 0;
 /// Answers of a sample.
@@ -236,6 +238,12 @@ pub struct QuicWait {
     pub overtaken_ns: u64,
     /// How long the newest answer to one of them took; 0: there was none of late.
     pub overtaken_latency_ns: u64,
+    /// Share of the attempts that the server answers, in 1/1024, a moving mean; 0: not known.
+    pub trust_1024: u64,
+    /// Time for each answer while attempts waited, in the newest half of a sample, ns; 0: not known.
+    pub pace_ns: u64,
+    /// And in the one before.
+    pub pace_before_ns: u64,
 }
 
 impl QuicWait {
@@ -274,7 +282,8 @@ impl QuicWait {
     }
 
     fn patience(&self, rule: &QuicRule) -> i64 {
-        let is_of_the_stop = self.latency_ns <= 2 * self.stop_ns + rule.target_ns;
+        let is_of_the_stop = self.latency_ns <= 2 * self.stop_ns + rule.target_ns
+            && !self.is_more_than_a_stop(self.stop_ns, rule);
         let stop = if is_of_the_stop { self.stop_ns } else { 0 };
         let catch_up = CATCH_UP * stop.min(rule.interval_ns);
         let patience = (rule.interval_ns + catch_up).min(CATCH_UP_MAX_NS);
@@ -282,10 +291,26 @@ impl QuicWait {
     }
 
     fn is_over(&self, now: u64, rule: &QuicRule) -> bool {
-        let stopped = since(now, self.silent_ns) >= STOPPED_NS as i64;
+        let silent = since(now, self.silent_ns);
         self.pending() >= self.least()
             && self.wait_ns() >= rule.target_ns
-            && (self.longest_answer_ns() >= rule.target_ns || stopped)
+            && (self.longest_answer_ns() >= rule.target_ns
+                || silent >= STOPPED_NS as i64
+                || self.has_crowd(silent, rule))
+    }
+
+    /// Whether more wait than the server has answered of late in a time without an answer.
+    fn is_more_than_a_stop(&self, stop_ns: u64, rule: &QuicRule) -> bool {
+        let pace_ns = self.pace_ns.min(self.pace_before_ns);
+        let work_ns = u64::from(self.pending()).wrapping_mul(pace_ns);
+        work_ns > stop_ns + stop_ns / 2 + rule.target_ns
+    }
+
+    /// Whether a server that has not answered for so long has a crowd before it.
+    fn has_crowd(&self, silent: i64, rule: &QuicRule) -> bool {
+        self.trust_1024 >= TRUST_1024
+            && silent >= rule.target_ns as i64
+            && (self.standing || self.is_more_than_a_stop(silent as u64, rule))
     }
 
     /// Of the newest answer, and of the newest to one that was overtaken.
@@ -299,6 +324,7 @@ impl QuicWait {
         if since(now, self.silent_ns) > FORGOTTEN_NS as i64 {
             if self.pending() > 0 {
                 self.unsure = 1;
+                self.trust_1024 = 1;
             }
             (self.answered, self.excused) = (self.admitted, 0);
             (self.overtaken, self.overtaken_before) = (0, 0);
@@ -425,17 +451,18 @@ impl QuicWait {
         if number == NO_NUMBER {
             return;
         }
+        let mut passed = 0;
         if ahead > 0 {
-            let passed = ahead as u32 - 1;
-            self.overtaken = self
-                .overtaken
-                .saturating_add(passed.saturating_sub(self.excused));
+            passed = (ahead as u32 - 1).saturating_sub(self.excused);
+            self.overtaken = self.overtaken.saturating_add(passed);
             (self.answered, self.excused) = (number, 0);
-            return;
+        } else if self.unsure == 0 {
+            self.answers_overtaken(after_ns);
         }
-        if self.unsure != 0 {
-            return;
-        }
+        self.learn_trust(passed.into());
+    }
+
+    fn answers_overtaken(&mut self, after_ns: u64) {
         if after_ns as i64 >= 0 {
             self.overtaken_latency_ns = after_ns;
         }
@@ -445,6 +472,17 @@ impl QuicWait {
             (0, _) => self.overtaken -= 1,
             _ => self.overtaken_before -= 1,
         }
+    }
+
+    /// An answer has overtaken so many: how many of them have none?
+    fn learn_trust(&mut self, passed: u64) {
+        let answered = u64::from(self.overtaken_answered);
+        let lost = u64::from(self.overtaken_lost);
+        let passed = match answered {
+            0 => passed,
+            _ => passed * lost / (answered + lost),
+        };
+        self.trust_1024 = mean_of_16(self.trust_1024, 1024 / (passed + 1));
     }
 
     /// So long an overtaken attempt is waited for, and up to twice as long.
@@ -479,6 +517,7 @@ impl QuicWait {
         if self.sample_ns != 0 && self.answers < SAMPLE_ANSWERS {
             self.answers += 1;
             self.low_mark = self.low_mark.min(pending);
+            self.learn_pace(elapsed);
             return;
         }
         let turned_away = std::mem::take(&mut self.turned_away);
@@ -489,6 +528,25 @@ impl QuicWait {
         }
         (self.sample_ns, self.idle_ns) = (now, 0);
         (self.answers, self.low_mark) = (0, pending);
+    }
+
+    fn learn_pace(&mut self, elapsed: i64) {
+        const HALF: u64 = SAMPLE_ANSWERS as u64 / 2;
+        let answers = u64::from(self.answers);
+        if answers % HALF != 0 {
+            return;
+        }
+        let first = match answers > HALF {
+            true => HALF.wrapping_mul(self.pace_ns),
+            false => 0,
+        };
+        let before = self.idle_ns.wrapping_add(first) as i64;
+        let busy = elapsed.wrapping_sub(before).max(0) as u64;
+        self.pace_before_ns = self.pace_ns;
+        self.pace_ns = busy / HALF;
+        if self.pace_before_ns == 0 {
+            self.pace_before_ns = self.pace_ns;
+        }
     }
 
     fn least_learnt(&self, elapsed: u64) -> u32 {
@@ -514,18 +572,14 @@ impl QuicWait {
     }
 
     fn compare(&mut self, after_ns: u64, behind: u32) {
-        let mean = |known: u64, sample: u64| match known {
-            0 => sample.max(1),
-            known => (known - known / 16 + sample / 16).max(1),
-        };
         if behind == 0 {
             let most = match self.alone_ns {
                 0 => u64::MAX,
                 known => ALONE_TIMES * known,
             };
-            self.alone_ns = mean(self.alone_ns, after_ns.min(most));
+            self.alone_ns = mean_of_16(self.alone_ns, after_ns.min(most));
         } else if let Some(times) = (after_ns << 10).checked_div(self.alone_ns) {
-            self.crowded_1024 = mean(self.crowded_1024, times);
+            self.crowded_1024 = mean_of_16(self.crowded_1024, times);
         }
     }
 
@@ -576,6 +630,13 @@ impl QuicWait {
         if number.wrapping_sub(self.answered) as i32 > 0 {
             self.excused = self.excused.wrapping_add(1);
         }
+    }
+}
+
+fn mean_of_16(known: u64, sample: u64) -> u64 {
+    match known {
+        0 => sample.max(1),
+        known => (known - known / 16 + sample / 16).max(1),
     }
 }
 

@@ -476,3 +476,35 @@ fn a_flood_does_not_wait_at_a_server_that_answers_out_of_order() {
         wait.pending()
     );
 }
+
+/// A server in Go begins with all of a crowd, and answers the first one after hundreds of milliseconds: how many are let in until
+/// then, of 240 in 300 ms? `made_up` Initials that it does not answer come before each of its answers.
+fn of_a_crowd_before_the_first_answer(made_up: u32) -> usize {
+    let mut wait = QuicWait::default();
+    for now in (MS..1_000 * MS).step_by(30 * MS as usize) {
+        for _ in 0..made_up {
+            wait.let_in(now);
+        }
+        let (behind, number) = (wait.pending(), wait.let_in(now));
+        wait.answer(number, now + 5 * MS, 5 * MS, behind);
+    }
+    let comes = |now: &u64| {
+        wait.look(*now, &RULE);
+        let verdict = wait.judge(*now, &RULE, OTHER_PRIORITY);
+        let lets_in = verdict == QuicVerdict::QuicAdmitted;
+        if lets_in {
+            wait.let_in(*now);
+        }
+        lets_in
+    };
+    let crowd = (2_000 * MS..2_300 * MS).step_by(5 * MS as usize / 4);
+    crowd.filter(comes).count()
+}
+
+#[test]
+fn a_crowd_is_seen_before_its_first_answer_where_attempts_were_answered() {
+    let let_in = of_a_crowd_before_the_first_answer(0);
+    // Those of the target and of the interval.
+    assert!((80..=110).contains(&let_in), "{let_in}");
+    assert_eq!(of_a_crowd_before_the_first_answer(1), 240);
+}
