@@ -140,16 +140,18 @@ static __always_inline bool quic_has_crowd(const struct quic_state *state, u32 p
 
 /*
  * Whether the wait is over the target. It is if the newest answer took as long, or none comes: what is dropped before
- * the server sees it waits for no answer, and the others have theirs at once.
+ * the server sees it waits for no answer, and the others have theirs at once. Once it stands, half as long will do: where
+ * answers overtake each other, those in a row that were quick are no end of the crowd.
  */
 static __always_inline bool quic_is_over(const struct quic_state *state, u64 now, const struct quic_policy *policy)
 {
 	s64 silent = now - state->silent_ns;
 	u64 longest = state->latency_ns > state->overtaken_latency_ns ? state->latency_ns : state->overtaken_latency_ns;
+	u64 confirms = state->standing ? policy->target_wait_ns / 2 : policy->target_wait_ns;
 	u32 pending = quic_pending(state);
 
 	return pending >= quic_least(state) && quic_wait_of(state, pending) >= policy->target_wait_ns &&
-	       (longest >= policy->target_wait_ns || silent >= (s64)QUIC_STOPPED_NS ||
+	       (longest >= confirms || silent >= (s64)QUIC_STOPPED_NS ||
 		quic_has_crowd(state, pending, silent, policy));
 }
 

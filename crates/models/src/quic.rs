@@ -292,9 +292,13 @@ impl QuicWait {
 
     fn is_over(&self, now: u64, rule: &QuicRule) -> bool {
         let silent = since(now, self.silent_ns);
+        let confirms = match self.standing {
+            true => rule.target_ns / 2,
+            false => rule.target_ns,
+        };
         self.pending() >= self.least()
             && self.wait_ns() >= rule.target_ns
-            && (self.longest_answer_ns() >= rule.target_ns
+            && (self.longest_answer_ns() >= confirms
                 || silent >= STOPPED_NS as i64
                 || self.has_crowd(silent, rule))
     }
