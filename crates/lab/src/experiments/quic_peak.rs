@@ -53,6 +53,15 @@ pub(super) fn find_peak(
     Ok(Ok(peak.round()))
 }
 
+/// The same of now, of a server whose peak was so many answers/s some time ago: the speed of a machine changes.
+pub(super) fn peak_now(kind: Kind, systems: &Path, seconds: f64, known: f64) -> Result<f64> {
+    let mut peak = 0.0;
+    for rate_per_s in [known / NEXT_RATE, known, known * NEXT_RATE] {
+        peak = f64::max(peak, answers_per_s(kind, systems, rate_per_s, seconds)?);
+    }
+    Ok(peak.round())
+}
+
 fn answers_per_s(kind: Kind, systems: &Path, rate_per_s: f64, seconds: f64) -> Result<f64> {
     let bed = open_bed()?;
     let server = Server::start(&bed, kind, systems)?;
