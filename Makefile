@@ -51,6 +51,11 @@ test-vm: ## tests with the kernel on other kernels, of Debian and Ubuntu, in QEM
 	@scripts/setup build test-vm
 	@scripts/test-vm
 
+.PHONY: qualify
+qualify: ## each mechanism once on other kernels, to the end, in QEMU
+	@scripts/setup build test-vm
+	@scripts/test-vm --qualify
+
 .PHONY: judges
 judges: ## the simulator of links beside ns-3, and beside the kernel's qdiscs in QEMU (half an hour)
 	@scripts/setup build judges
