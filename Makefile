@@ -100,6 +100,13 @@ deb: ## Debian package in target/deb
 	@$(MAKE) --no-print-directory build
 	@packaging/deb/build
 
+.PHONY: dist
+dist: ## what a release hands out, in target/dist: packages, image, SBOM, licences, checksums
+	@scripts/setup build deb dist
+	@$(MAKE) --no-print-directory build
+	@packaging/deb/build
+	@scripts/dist
+
 .PHONY: test-deb
 test-deb: ## install, run, upgrade and remove the package on Debian and Ubuntu; lintian (root; 20 minutes)
 	@scripts/setup build test-deb
