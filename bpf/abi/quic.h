@@ -143,7 +143,8 @@ struct quic_state {
 	__u32 overtaken_lost;	/* and how many were not */
 	__u64 overtaken_ns;	/* when this time began */
 	__u64 overtaken_latency_ns; /* how long the newest answer to one of them took; 0: there was none of late */
-	__u64 trust_1024;	/* share of the attempts that the server answers, in 1/1024, a moving mean; 0: not known */
+	__u32 trust_answered;	/* attempts that were answered of late */
+	__u32 trust_lost;	/* and attempts that were not */
 	__u64 pace_ns;		/* time for each answer while attempts waited, in the newest half of a sample; 0: not known */
 	__u64 pace_before_ns;	/* and in the one before */
 };

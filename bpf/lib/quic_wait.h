@@ -70,10 +70,18 @@ _Static_assert(QUIC_STOPPED_NS + QUIC_CATCH_UP_MAX_NS < QUIC_FORGOTTEN_NS, "as a
 #define QUIC_OVERTAKEN_LEAST_NS 100000000ULL
 #define QUIC_OVERTAKEN_MOST_NS 1000000000ULL
 /*
- * Where the server answers this share of the attempts, in 1/1024, and more wait than it could answer since its newest answer,
- * that is no stop: it is as long as usual with the first of a crowd.
+ * Where the server answers so many attempts for each that it does not, and more wait than it could answer since its newest
+ * answer, that is no stop: it is as long as usual with the first of a crowd. This was wrong if no answer comes for so long.
+ * It wants so many answers, and what is older than this many attempts counts less.
  */
-#define QUIC_TRUST_1024 896
+#define QUIC_TRUST_TIMES 7
+#define QUIC_TRUST_LEAST 16
+#define QUIC_TRUST_MOST 256
+#define QUIC_CROWD_MAX_NS 500000000ULL
+/* What was lost counts so many times as much at most as what else is known of those overtaken: a flood is forgotten. */
+#define QUIC_LOST_TIMES 8
+/* An attempt that is so many behind is not waited for. */
+#define QUIC_OLD (1 << 30)
 /* Of an attempt that waits for nothing. */
 #define QUIC_NO_NUMBER 0
 
@@ -127,6 +135,13 @@ static __always_inline bool quic_is_more_than_a_stop(const struct quic_state *st
 	return pending * quic_pace(state) > stop + stop / 2 + policy->target_wait_ns;
 }
 
+/* Whether nearly all attempts were answered of late. */
+static __always_inline bool quic_is_trusted(const struct quic_state *state)
+{
+	return state->trust_answered >= QUIC_TRUST_LEAST &&
+	       state->trust_answered >= QUIC_TRUST_TIMES * (u64)state->trust_lost;
+}
+
 /*
  * Whether a server that has not answered for so long has a crowd before it. Some answer the first of a crowd late, with many
  * others. Where not all attempts are answered, nobody may wait: they may be made up.
@@ -134,24 +149,33 @@ static __always_inline bool quic_is_more_than_a_stop(const struct quic_state *st
 static __always_inline bool quic_has_crowd(const struct quic_state *state, u32 pending, s64 silent,
 					   const struct quic_policy *policy)
 {
-	return state->trust_1024 >= QUIC_TRUST_1024 && silent >= (s64)policy->target_wait_ns &&
+	return quic_is_trusted(state) && silent >= (s64)policy->target_wait_ns && silent < (s64)QUIC_CROWD_MAX_NS &&
 	       (state->standing || quic_is_more_than_a_stop(state, pending, silent, policy));
 }
 
 /*
  * Whether the wait is over the target. It is if the newest answer took as long, or none comes: what is dropped before
- * the server sees it waits for no answer, and the others have theirs at once. Once it stands, half as long will do: where
- * answers overtake each other, those in a row that were quick are no end of the crowd.
+ * the server sees it waits for no answer, and the others have theirs at once. Once it stands, half as long will do, if it is
+ * more than an answer takes anyway: where answers overtake each other, those in a row that were quick are no end of the crowd.
  */
+static __always_inline u64 quic_confirms(const struct quic_state *state, const struct quic_policy *policy)
+{
+	u64 target = policy->target_wait_ns, anyway = 2 * state->alone_ns;
+
+	if (!state->standing || !state->alone_ns || anyway >= target)
+		return target;
+	return anyway > target / 2 ? anyway : target / 2;
+}
+
+/* Whether the wait is over the target. */
 static __always_inline bool quic_is_over(const struct quic_state *state, u64 now, const struct quic_policy *policy)
 {
 	s64 silent = now - state->silent_ns;
 	u64 longest = state->latency_ns > state->overtaken_latency_ns ? state->latency_ns : state->overtaken_latency_ns;
-	u64 confirms = state->standing ? policy->target_wait_ns / 2 : policy->target_wait_ns;
 	u32 pending = quic_pending(state);
 
 	return pending >= quic_least(state) && quic_wait_of(state, pending) >= policy->target_wait_ns &&
-	       (longest >= confirms || silent >= (s64)QUIC_STOPPED_NS ||
+	       (longest >= quic_confirms(state, policy) || silent >= (s64)QUIC_STOPPED_NS ||
 		quic_has_crowd(state, pending, silent, policy));
 }
 
@@ -174,7 +198,7 @@ static __always_inline u64 quic_patience(const struct quic_state *state, const s
 	u64 interval = quic_interval(state, policy), stop = state->stop_ns, patience;
 
 	if (state->latency_ns > 2 * stop + policy->target_wait_ns ||
-	    quic_is_more_than_a_stop(state, quic_pending(state), stop, policy))
+	    (quic_is_trusted(state) && quic_is_more_than_a_stop(state, quic_pending(state), stop, policy)))
 		stop = 0;
 	if (stop > policy->interval_ns)
 		stop = policy->interval_ns;
@@ -184,17 +208,82 @@ static __always_inline u64 quic_patience(const struct quic_state *state, const s
 	return patience > interval ? patience : interval;
 }
 
+/* So long an overtaken attempt is waited for, and up to twice as long. */
+static __always_inline u64 quic_overtaken_for(const struct quic_state *state)
+{
+	u64 latency = state->overtaken_latency_ns;
+
+	if (latency >= QUIC_OVERTAKEN_MOST_NS / QUIC_OVERTAKEN_TIMES)
+		return QUIC_OVERTAKEN_MOST_NS;
+	latency *= QUIC_OVERTAKEN_TIMES;
+	return latency > QUIC_OVERTAKEN_LEAST_NS ? latency : QUIC_OVERTAKEN_LEAST_NS;
+}
+
+/* An eighth less, and at last none. */
+static __always_inline u32 quic_less(u32 count)
+{
+	return count - (count / 8 + !!(count % 8));
+}
+
+static __always_inline u32 quic_sum(u32 a, u32 b)
+{
+	u64 sum = (u64)a + b;
+
+	return sum < (u32)-1 ? sum : (u32)-1;
+}
+
+static __always_inline void quic_learn_trust(struct quic_state *state, u32 answered, u32 lost)
+{
+	state->trust_answered += answered;
+	state->trust_lost += lost < QUIC_TRUST_MOST ? lost : QUIC_TRUST_MOST;
+	if (state->trust_answered + state->trust_lost > QUIC_TRUST_MOST) {
+		state->trust_answered /= 2;
+		state->trust_lost /= 2;
+	}
+}
+
+/* Those of the time before are lost. */
+static __always_inline void quic_turn_overtaken(struct quic_state *state, u64 now)
+{
+	u32 overtaken = state->overtaken, lost = state->overtaken_before, answered = quic_less(state->overtaken_answered);
+	u64 most = QUIC_LOST_TIMES * ((u64)overtaken + lost + answered);
+
+	quic_learn_trust(state, 0, lost);
+	lost = quic_sum(quic_less(state->overtaken_lost), lost);
+	state->overtaken_answered = answered;
+	state->overtaken_lost = lost < most ? lost : most;
+	state->overtaken_before = overtaken;
+	state->overtaken = 0;
+	state->overtaken_ns = now;
+	if (!quic_still_waiting(state))
+		state->overtaken_latency_ns = 0;
+	/* Numbers wrap. */
+	if ((s32)(state->answered - state->unsure_to) > QUIC_OLD)
+		state->unsure_to = state->answered - QUIC_OLD;
+}
+
+/* When their time is over, and twice when it is over twice. */
+static __always_inline void quic_forget_overtaken(struct quic_state *state, u64 now)
+{
+	s64 since = now - state->overtaken_ns, time = quic_overtaken_for(state);
+
+	if (since < time)
+		return;
+	quic_turn_overtaken(state, now);
+	if (since / 2 >= time)
+		quic_turn_overtaken(state, now);
+}
+
 /* One look, when an attempt comes. Without a lock: of two CPUs at once one has its way. */
 static __always_inline void quic_look(struct quic_state *state, u64 now, const struct quic_policy *policy)
 {
 	u64 above = *(volatile u64 *)&state->above_ns;
 	s64 silent = now - state->silent_ns, interval = quic_interval(state, policy), patience;
 
+	quic_forget_overtaken(state, now);
 	if (silent > (s64)QUIC_FORGOTTEN_NS) {
-		if (quic_pending(state)) {
+		if (quic_pending(state))
 			state->unsure = 1;
-			state->trust_1024 = 1;
-		}
 		state->answered = state->admitted;
 		state->excused = 0;
 		state->overtaken = 0;
@@ -202,6 +291,10 @@ static __always_inline void quic_look(struct quic_state *state, u64 now, const s
 		state->latency_ns = 0;
 		state->overtaken_latency_ns = 0;
 		state->sample_ns = 0;
+	}
+	if (silent >= (s64)QUIC_CROWD_MAX_NS && quic_pending(state) >= quic_least(state)) {
+		state->trust_answered = 0;
+		state->trust_lost = 0;
 	}
 	if (quic_is_over(state, now, policy)) {
 		patience = quic_patience(state, policy);
@@ -317,10 +410,13 @@ static __always_inline void quic_ends_idle(struct quic_state *state, u64 now)
 /* The number of an attempt that is let in now. */
 static __always_inline u32 quic_let_in(struct quic_state *state, u64 now)
 {
+	u32 number;
+
 	state->admitted_ns = now;
 	if (!quic_pending(state))
 		quic_ends_idle(state, now);
-	return __sync_fetch_and_add(&state->admitted, 1) + 1;
+	number = __sync_fetch_and_add(&state->admitted, 1) + 1;
+	return number != QUIC_NO_NUMBER ? number : __sync_fetch_and_add(&state->admitted, 1) + 1;
 }
 
 /* That of one which the socket drops. Its client may repeat it; then it has waited for nothing. */
@@ -446,7 +542,7 @@ static __always_inline void quic_ends_silence(struct quic_state *state, u64 now)
 /* Whether the attempt with this number was let in, ever. One of another life of the state says nothing. */
 static __always_inline bool quic_knows(const struct quic_state *state, u32 number)
 {
-	return (s32)(state->admitted - number) >= 0;
+	return number == QUIC_NO_NUMBER || (s32)(state->admitted - number) >= 0;
 }
 
 /* Whether it is known how many waited before this attempt: not where some of them were forgotten. */
@@ -458,86 +554,51 @@ static __always_inline bool quic_is_sure(struct quic_state *state, u32 number)
 	return true;
 }
 
-/* So long an overtaken attempt is waited for, and up to twice as long. */
-static __always_inline u64 quic_overtaken_for(const struct quic_state *state)
+/* One of those that were overtaken waits no longer. False: it counts as lost, if at all. */
+static __always_inline bool quic_take_overtaken(struct quic_state *state)
 {
-	u64 latency = state->overtaken_latency_ns;
+	u32 before = *(volatile u32 *)&state->overtaken_before, overtaken = *(volatile u32 *)&state->overtaken;
 
-	if (latency >= QUIC_OVERTAKEN_MOST_NS / QUIC_OVERTAKEN_TIMES)
-		return QUIC_OVERTAKEN_MOST_NS;
-	latency *= QUIC_OVERTAKEN_TIMES;
-	return latency > QUIC_OVERTAKEN_LEAST_NS ? latency : QUIC_OVERTAKEN_LEAST_NS;
+	if (before)
+		state->overtaken_before = before - 1;
+	else if (overtaken)
+		state->overtaken = overtaken - 1;
+	return before || overtaken;
 }
 
-/* An eighth less, and at last none. */
-static __always_inline u32 quic_less(u32 count)
+/* An attempt that was overtaken has its answer. One that was forgotten says nothing: it may have come in order. */
+static __always_inline void quic_answers_overtaken(struct quic_state *state, u32 number, u64 after_ns)
 {
-	return count - (count / 8 + !!(count % 8));
-}
+	u32 lost = *(volatile u32 *)&state->overtaken_lost;
 
-static __always_inline u32 quic_sum(u32 a, u32 b)
-{
-	u64 sum = (u64)a + b;
-
-	return sum < (u32)-1 ? sum : (u32)-1;
-}
-
-/* Those of the time before are lost. */
-static __always_inline void quic_forget_overtaken(struct quic_state *state, u64 now)
-{
-	state->overtaken_answered = quic_less(state->overtaken_answered);
-	state->overtaken_lost = quic_sum(quic_less(state->overtaken_lost), state->overtaken_before);
-	state->overtaken_before = state->overtaken;
-	state->overtaken = 0;
-	state->overtaken_ns = now;
-	if (!quic_still_waiting(state))
-		state->overtaken_latency_ns = 0;
-}
-
-/* An attempt that was overtaken has its answer. It may have counted as lost. */
-static __always_inline void quic_answers_overtaken(struct quic_state *state, u64 after_ns)
-{
+	if (state->unsure || (s32)(state->unsure_to - number) >= 0)
+		return;
 	if ((s64)after_ns >= 0)
 		state->overtaken_latency_ns = after_ns;
 	state->overtaken_answered = quic_sum(state->overtaken_answered, 1);
-	if (state->overtaken_before)
-		state->overtaken_before--;
-	else if (state->overtaken)
-		state->overtaken--;
-	else if (state->overtaken_lost)
-		state->overtaken_lost--;
-}
-
-/* An answer has overtaken so many: how many of them have none? */
-static __always_inline void quic_learn_trust(struct quic_state *state, u64 passed)
-{
-	u64 answered = state->overtaken_answered, lost = state->overtaken_lost;
-
-	if (answered)
-		passed = passed * lost / (answered + lost);
-	state->trust_1024 = quic_mean_of_16(state->trust_1024, 1024 / (passed + 1));
+	if (!quic_take_overtaken(state) && lost)
+		state->overtaken_lost = lost - 1;
 }
 
 /* The attempt with this number has its answer, after so long: whom has it overtaken, or was it overtaken? */
 static __always_inline void quic_count_overtaken(struct quic_state *state, u32 number, u64 now, u64 after_ns)
 {
 	s32 ahead = number - state->answered;
-	u32 passed = 0;
+	u32 passed;
 
-	if ((s64)(now - state->overtaken_ns) >= (s64)quic_overtaken_for(state))
-		quic_forget_overtaken(state, now);
+	quic_forget_overtaken(state, now);
+	quic_learn_trust(state, 1, 0);
 	if (number == QUIC_NO_NUMBER)
 		return;
 	if (ahead > 0) {
 		passed = ahead - 1;
-		passed = passed > state->excused ? passed - state->excused : 0;
-		state->overtaken = quic_sum(state->overtaken, passed);
+		if (passed > state->excused)
+			state->overtaken = quic_sum(state->overtaken, passed - state->excused);
 		state->answered = number;
 		state->excused = 0;
-	} else if (!state->unsure) {
-		quic_answers_overtaken(state, after_ns);
+	} else {
+		quic_answers_overtaken(state, number, after_ns);
 	}
-	quic_learn_trust(state, passed);
 }
 
 /* The server has answered the attempt with this number, now and after so long. */
@@ -582,14 +643,15 @@ static __always_inline void quic_answer(struct quic_state *state, u32 number, u6
  */
 static __always_inline void quic_answer_late(struct quic_state *state, u32 number, u64 now, u64 repeated_ns, u32 behind)
 {
-	s64 took = repeated_ns ? now - repeated_ns : 0;
+	s64 took = repeated_ns ? now - repeated_ns : 0, longest;
 	u64 sample;
 
 	if (!quic_knows(state, number))
 		return;
 	if (took > 0 && (u64)took > state->latency_ns)
 		state->latency_ns = took;
-	quic_settle(state, number, now, took > 0 ? took : 0);
+	longest = state->overtaken_latency_ns;
+	quic_settle(state, number, now, took > longest ? took : longest);
 	if (!quic_is_sure(state, number) || took <= 0 || took > (s64)QUIC_SERVICE_MAX_NS || state->service_ns)
 		return;
 	sample = took / ((u64)behind + 1);
@@ -600,8 +662,12 @@ static __always_inline void quic_answer_late(struct quic_state *state, u32 numbe
 static __always_inline void quic_excuse(struct quic_state *state, u32 number, u64 now)
 {
 	state->silent_ns = now;
+	if (number == QUIC_NO_NUMBER)
+		return;
 	if ((s32)(number - state->answered) > 0)
 		__sync_fetch_and_add(&state->excused, 1);
+	else
+		quic_take_overtaken(state);
 }
 
 #endif

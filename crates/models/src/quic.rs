@@ -145,8 +145,18 @@ const OVERTAKEN_TIMES: u64 = 4;
 /// And within these bounds, ns.
 const OVERTAKEN_LEAST_NS: u64 = 100_000_000;
 const OVERTAKEN_MOST_NS: u64 = 1_000_000_000;
-/// Where the server answers this share of the attempts, in 1/1024, those without an answer wait.
-const TRUST_1024: u64 = 896;
+/// Where the server answers so many attempts for each that it does not, those without an answer wait.
+const TRUST_TIMES: u64 = 7;
+/// And so many at least.
+const TRUST_LEAST: u32 = 16;
+/// What is older than so many attempts counts less.
+const TRUST_MOST: u32 = 256;
+/// So long a crowd is taken for one before its first answer, ns.
+const CROWD_MAX_NS: u64 = 500_000_000;
+/// What was lost counts so many times as much at most as what else is known of those overtaken.
+const LOST_TIMES: u64 = 8;
+/// An attempt that is so many behind is not waited for.
+const OLD: u32 = 1 << 30;
 /// Of an attempt that waits for nothing.
 const NO_NUMBER: u32 = 0;
 /// Answers of a sample.
@@ -238,8 +248,10 @@ pub struct QuicWait {
     pub overtaken_ns: u64,
     /// How long the newest answer to one of them took; 0: there was none of late.
     pub overtaken_latency_ns: u64,
-    /// Share of the attempts that the server answers, in 1/1024, a moving mean; 0: not known.
-    pub trust_1024: u64,
+    /// Attempts that were answered of late.
+    pub trust_answered: u32,
+    /// And attempts that were not.
+    pub trust_lost: u32,
     /// Time for each answer while attempts waited, in the newest half of a sample, ns; 0: not known.
     pub pace_ns: u64,
     /// And in the one before.
@@ -283,7 +295,7 @@ impl QuicWait {
 
     fn patience(&self, rule: &QuicRule) -> i64 {
         let is_of_the_stop = self.latency_ns <= 2 * self.stop_ns + rule.target_ns
-            && !self.is_more_than_a_stop(self.stop_ns, rule);
+            && !(self.is_trusted() && self.is_more_than_a_stop(self.stop_ns, rule));
         let stop = if is_of_the_stop { self.stop_ns } else { 0 };
         let catch_up = CATCH_UP * stop.min(rule.interval_ns);
         let patience = (rule.interval_ns + catch_up).min(CATCH_UP_MAX_NS);
@@ -292,13 +304,9 @@ impl QuicWait {
 
     fn is_over(&self, now: u64, rule: &QuicRule) -> bool {
         let silent = since(now, self.silent_ns);
-        let confirms = match self.standing {
-            true => rule.target_ns / 2,
-            false => rule.target_ns,
-        };
         self.pending() >= self.least()
             && self.wait_ns() >= rule.target_ns
-            && (self.longest_answer_ns() >= confirms
+            && (self.longest_answer_ns() >= self.confirms(rule)
                 || silent >= STOPPED_NS as i64
                 || self.has_crowd(silent, rule))
     }
@@ -312,9 +320,25 @@ impl QuicWait {
 
     /// Whether a server that has not answered for so long has a crowd before it.
     fn has_crowd(&self, silent: i64, rule: &QuicRule) -> bool {
-        self.trust_1024 >= TRUST_1024
+        self.is_trusted()
             && silent >= rule.target_ns as i64
+            && silent < CROWD_MAX_NS as i64
             && (self.standing || self.is_more_than_a_stop(silent as u64, rule))
+    }
+
+    /// How long an answer has to take so that it confirms the wait, ns.
+    fn confirms(&self, rule: &QuicRule) -> u64 {
+        let anyway = self.alone_ns.wrapping_mul(2);
+        match self.standing && self.alone_ns > 0 {
+            true => anyway.clamp(rule.target_ns / 2, rule.target_ns),
+            false => rule.target_ns,
+        }
+    }
+
+    /// Whether nearly all attempts were answered of late.
+    fn is_trusted(&self) -> bool {
+        self.trust_answered >= TRUST_LEAST
+            && u64::from(self.trust_answered) >= TRUST_TIMES * u64::from(self.trust_lost)
     }
 
     /// Of the newest answer, and of the newest to one that was overtaken.
@@ -325,15 +349,18 @@ impl QuicWait {
     /// One look, when an attempt comes.
     pub fn look(&mut self, now: u64, rule: &QuicRule) {
         let interval = self.interval(rule);
+        self.forget_overtaken(now);
         if since(now, self.silent_ns) > FORGOTTEN_NS as i64 {
             if self.pending() > 0 {
                 self.unsure = 1;
-                self.trust_1024 = 1;
             }
             (self.answered, self.excused) = (self.admitted, 0);
             (self.overtaken, self.overtaken_before) = (0, 0);
             (self.latency_ns, self.overtaken_latency_ns) = (0, 0);
             self.sample_ns = 0;
+        }
+        if since(now, self.silent_ns) >= CROWD_MAX_NS as i64 && self.pending() >= self.least() {
+            (self.trust_answered, self.trust_lost) = (0, 0);
         }
         if self.is_over(now, rule) {
             let patience = match since(now, self.silent_ns) >= STOPPED_NS as i64 {
@@ -406,6 +433,9 @@ impl QuicWait {
             self.ends_idle(now);
         }
         self.admitted = self.admitted.wrapping_add(1);
+        if self.admitted == NO_NUMBER {
+            self.admitted = self.admitted.wrapping_add(1);
+        }
         self.admitted
     }
 
@@ -425,7 +455,7 @@ impl QuicWait {
 
     /// Whether the attempt with this number was let in, ever.
     fn knows(&self, number: u32) -> bool {
-        self.admitted.wrapping_sub(number) as i32 >= 0
+        number == NO_NUMBER || self.admitted.wrapping_sub(number) as i32 >= 0
     }
 
     /// Whether it is known how many waited before this attempt.
@@ -448,45 +478,51 @@ impl QuicWait {
 
     /// A server may answer later attempts first. Who was overtaken waits still, or was dropped: what becomes of them tells.
     fn count_overtaken(&mut self, number: u32, now: u64, after_ns: u64) {
-        if since(now, self.overtaken_ns) >= self.overtaken_for() as i64 {
-            self.forget_overtaken(now);
-        }
+        self.forget_overtaken(now);
+        self.learn_trust(1, 0);
         let ahead = number.wrapping_sub(self.answered) as i32;
         if number == NO_NUMBER {
             return;
         }
-        let mut passed = 0;
         if ahead > 0 {
-            passed = (ahead as u32 - 1).saturating_sub(self.excused);
+            let passed = (ahead as u32 - 1).saturating_sub(self.excused);
             self.overtaken = self.overtaken.saturating_add(passed);
             (self.answered, self.excused) = (number, 0);
-        } else if self.unsure == 0 {
-            self.answers_overtaken(after_ns);
+        } else {
+            self.answers_overtaken(number, after_ns);
         }
-        self.learn_trust(passed.into());
     }
 
-    fn answers_overtaken(&mut self, after_ns: u64) {
+    fn answers_overtaken(&mut self, number: u32, after_ns: u64) {
+        if self.unsure != 0 || self.unsure_to.wrapping_sub(number) as i32 >= 0 {
+            return;
+        }
         if after_ns as i64 >= 0 {
             self.overtaken_latency_ns = after_ns;
         }
         self.overtaken_answered = self.overtaken_answered.saturating_add(1);
-        match (self.overtaken_before, self.overtaken) {
-            (0, 0) => self.overtaken_lost = self.overtaken_lost.saturating_sub(1),
-            (0, _) => self.overtaken -= 1,
-            _ => self.overtaken_before -= 1,
+        if !self.take_overtaken() {
+            self.overtaken_lost = self.overtaken_lost.saturating_sub(1);
         }
     }
 
-    /// An answer has overtaken so many: how many of them have none?
-    fn learn_trust(&mut self, passed: u64) {
-        let answered = u64::from(self.overtaken_answered);
-        let lost = u64::from(self.overtaken_lost);
-        let passed = match answered {
-            0 => passed,
-            _ => passed * lost / (answered + lost),
-        };
-        self.trust_1024 = mean_of_16(self.trust_1024, 1024 / (passed + 1));
+    /// One of those that were overtaken waits no longer. False: it counts as lost, if at all.
+    fn take_overtaken(&mut self) -> bool {
+        match (self.overtaken_before, self.overtaken) {
+            (0, 0) => return false,
+            (0, _) => self.overtaken -= 1,
+            _ => self.overtaken_before -= 1,
+        }
+        true
+    }
+
+    fn learn_trust(&mut self, answered: u32, lost: u32) {
+        self.trust_answered = self.trust_answered.wrapping_add(answered);
+        self.trust_lost = self.trust_lost.wrapping_add(lost.min(TRUST_MOST));
+        if self.trust_answered.wrapping_add(self.trust_lost) > TRUST_MOST {
+            self.trust_answered /= 2;
+            self.trust_lost /= 2;
+        }
     }
 
     /// So long an overtaken attempt is waited for, and up to twice as long.
@@ -495,14 +531,35 @@ impl QuicWait {
         long.clamp(OVERTAKEN_LEAST_NS, OVERTAKEN_MOST_NS)
     }
 
+    /// When their time is over, and twice when it is over twice.
     fn forget_overtaken(&mut self, now: u64) {
+        let (since, time) = (since(now, self.overtaken_ns), self.overtaken_for() as i64);
+        if since < time {
+            return;
+        }
+        self.turn_overtaken(now);
+        if since / 2 >= time {
+            self.turn_overtaken(now);
+        }
+    }
+
+    /// Those of the time before are lost.
+    fn turn_overtaken(&mut self, now: u64) {
         let less = |count: u32| count - count.div_ceil(8);
-        self.overtaken_answered = less(self.overtaken_answered);
-        self.overtaken_lost = less(self.overtaken_lost).saturating_add(self.overtaken_before);
-        (self.overtaken_before, self.overtaken) = (self.overtaken, 0);
+        let (overtaken, lost) = (self.overtaken, self.overtaken_before);
+        let answered = less(self.overtaken_answered);
+        let most = LOST_TIMES * (u64::from(overtaken) + u64::from(lost) + u64::from(answered));
+        self.learn_trust(0, lost);
+        let lost = less(self.overtaken_lost).saturating_add(lost);
+        self.overtaken_answered = answered;
+        self.overtaken_lost = u64::from(lost).min(most) as u32;
+        (self.overtaken_before, self.overtaken) = (overtaken, 0);
         self.overtaken_ns = now;
         if self.still_waiting() == 0 {
             self.overtaken_latency_ns = 0;
+        }
+        if self.answered.wrapping_sub(self.unsure_to) as i32 > OLD as i32 {
+            self.unsure_to = self.answered.wrapping_sub(OLD);
         }
     }
 
@@ -621,7 +678,7 @@ impl QuicWait {
             then => since(now, then).max(0) as u64,
         };
         self.latency_ns = self.latency_ns.max(took);
-        self.settle(number, now, took);
+        self.settle(number, now, took.max(self.overtaken_latency_ns));
         let is_sure = self.is_sure(number);
         if is_sure && (1..=SERVICE_MAX_NS).contains(&took) && self.service_ns == 0 {
             self.service_ns = (took / (u64::from(behind) + 1)).max(1);
@@ -631,8 +688,12 @@ impl QuicWait {
     /// The server has sent a Retry: the attempt with this number waits for its client now.
     pub fn excuse(&mut self, number: u32, now: u64) {
         self.silent_ns = now;
-        if number.wrapping_sub(self.answered) as i32 > 0 {
-            self.excused = self.excused.wrapping_add(1);
+        if number == NO_NUMBER {
+            return;
+        }
+        match number.wrapping_sub(self.answered) as i32 > 0 {
+            true => self.excused = self.excused.wrapping_add(1),
+            false => _ = self.take_overtaken(),
         }
     }
 }

@@ -401,13 +401,9 @@ fn report(state: &quic_state, now: u64, newest: u64) -> Option<QuicSocket> {
     if now.saturating_sub(state.admitted_ns) > REPORTED_FOR_NS {
         return None;
     }
-    let waiting = state
-        .admitted
-        .wrapping_sub(state.answered)
-        .wrapping_sub(state.excused);
     let pending = match now.saturating_sub(state.silent_ns) > FORGOTTEN_NS {
         true => 0,
-        false => (waiting as i32).max(0) as u32,
+        false => pending(state),
     };
     let is_asked = newest.saturating_sub(state.admitted_ns) <= FORGOTTEN_NS;
     let service =
@@ -421,6 +417,19 @@ fn report(state: &quic_state, now: u64, newest: u64) -> Option<QuicSocket> {
         standing: state.standing != 0 && pending > 0,
         least: state.least.max(abi::QUIC_LEAST_MIN),
     })
+}
+
+/// `quic_pending()` of bpf/lib/quic_wait.h.
+fn pending(state: &quic_state) -> u32 {
+    let newest = state
+        .admitted
+        .wrapping_sub(state.answered)
+        .wrapping_sub(state.excused);
+    let overtaken = u64::from(state.overtaken) + u64::from(state.overtaken_before);
+    let answered = u64::from(state.overtaken_answered);
+    let known = answered + u64::from(state.overtaken_lost);
+    let still_waiting = overtaken.wrapping_mul(answered).checked_div(known);
+    ((newest as i32).max(0) as u32).saturating_add(still_waiting.unwrap_or(0) as u32)
 }
 
 const _: () = assert!(size_of::<quic_counters>() == 8 * QUIC_VERDICTS.len());
@@ -449,5 +458,20 @@ mod tests {
         assert_eq!(told(101, 130), Some((true, 900, 1000)));
         assert_eq!(told(103, 103), Some((false, 0, 1000)));
         assert_eq!(told(161, 161), None);
+    }
+
+    #[test]
+    fn those_who_were_overtaken_are_told_as_they_are_judged() {
+        let state = quic_state {
+            admitted: 110,
+            answered: 107,
+            excused: 1,
+            overtaken: 50,
+            overtaken_before: 10,
+            overtaken_answered: 30,
+            overtaken_lost: 10,
+            ..Default::default()
+        };
+        assert_eq!(report(&state, 0, 0).map(|one| one.pending), Some(2 + 45));
     }
 }

@@ -277,7 +277,8 @@ impl CQuicWait {
             overtaken_lost: self.0.overtaken_lost,
             overtaken_ns: self.0.overtaken_ns,
             overtaken_latency_ns: self.0.overtaken_latency_ns,
-            trust_1024: self.0.trust_1024,
+            trust_answered: self.0.trust_answered,
+            trust_lost: self.0.trust_lost,
             pace_ns: self.0.pace_ns,
             pace_before_ns: self.0.pace_before_ns,
         }

@@ -508,3 +508,49 @@ fn a_crowd_is_seen_before_its_first_answer_where_attempts_were_answered() {
     assert!((80..=110).contains(&let_in), "{let_in}");
     assert_eq!(of_a_crowd_before_the_first_answer(1), 240);
 }
+
+/// Clients of a server that takes `service_ns` for each and is not overloaded, beside a flood of made-up Initials that cost it
+/// nothing, for 30 s: how many were refused, and of how many.
+fn refused_beside_a_flood(
+    service_ns: u64,
+    each_ns: u64,
+    flood_ns: u64,
+    standing: bool,
+) -> [u32; 2] {
+    let mut server = Server::new(service_ns);
+    server.offer(MS, each_ns, 10_000 * MS);
+    assert_eq!(server.refused, 0);
+    server.wait.standing = standing;
+    (server.wait.above_ns, server.wait.last_above_ns) = (u64::from(standing), 10_000 * MS);
+    let (mut refused, mut of) = (0, 0);
+    let mut next = 10_000 * MS;
+    for now in (10_000 * MS..40_000 * MS).step_by(flood_ns as usize) {
+        server.work(now);
+        if now < next {
+            server.wait.look(now, &server.rule);
+            let verdict = server.wait.judge(now, &server.rule, OTHER_PRIORITY);
+            if [QuicVerdict::QuicAdmitted, QuicVerdict::QuicFloor].contains(&verdict) {
+                server.wait.let_in(now);
+            }
+            continue;
+        }
+        next += each_ns;
+        let lets_in = server.attempt(now, OTHER_PRIORITY);
+        of += 1;
+        refused += u32::from(!lets_in);
+    }
+    [refused, of]
+}
+
+#[test]
+fn a_flood_does_not_shut_a_server_that_answers_in_time() {
+    for standing in [false, true] {
+        for (service, each, flood) in [(12 * MS, 50 * MS, MS), (MS, 200 * MS, MS / 3)] {
+            let [refused, of] = refused_beside_a_flood(service, each, flood, standing);
+            assert!(
+                refused * 20 <= of,
+                "{service} {standing}: {refused} of {of}"
+            );
+        }
+    }
+}
