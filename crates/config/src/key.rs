@@ -134,6 +134,11 @@ impl<T: 'static> Key<T> {
         Key { empty, ..self }
     }
 
+    /// The keys of a table that this version had first.
+    pub fn all_since(since: &'static str, keys: Vec<Key<T>>) -> Vec<Key<T>> {
+        keys.into_iter().map(|key| key.since(since)).collect()
+    }
+
     /// The version that had it first, if that is not the first of all.
     pub fn since(self, since: &'static str) -> Key<T> {
         Key { since, ..self }

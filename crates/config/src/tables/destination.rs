@@ -10,7 +10,7 @@ use crate::tables::class::{places, port};
 use crate::types::{Type, duration, flag, word};
 use weir_core::timewait::{Accept, Destination, MAX_DESTINATIONS, TimeWaitMode};
 
-static KEYS: LazyLock<Vec<Key<Destination>>> = LazyLock::new(keys);
+static KEYS: LazyLock<Vec<Key<Destination>>> = LazyLock::new(|| Key::all_since("0.2.0", keys()));
 
 #[rustfmt::skip] // A key a paragraph.
 fn keys() -> Vec<Key<Destination>> {

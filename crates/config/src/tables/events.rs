@@ -29,7 +29,7 @@ impl Default for EventsSettings {
     }
 }
 
-static KEYS: LazyLock<Vec<Key<EventsSettings>>> = LazyLock::new(keys);
+static KEYS: LazyLock<Vec<Key<EventsSettings>>> = LazyLock::new(|| Key::all_since("0.2.0", keys()));
 
 #[rustfmt::skip] // A key a paragraph.
 fn keys() -> Vec<Key<EventsSettings>> {

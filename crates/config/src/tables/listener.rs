@@ -36,6 +36,7 @@ fn keys() -> Vec<Key<Listener>> {
             .note("[::]:80 guards IPv4 too, as a server's socket there takes it without IPV6_V6ONLY, unless another listener has 0.0.0.0:80."),
         Key::new("where", field!(Listener, location), location(),
             "In which network namespaces weir guards it: here, on the whole machine, or where container:NAME, label:KEY=VALUE, unit:NAME, netns:NAME or pod:NAMESPACE/NAME is")
+            .since("0.2.0")
             .note("container:web-*, unit:nginx, netns:NAME and pod:shop/web-* are as docker, podman, systemctl, ip netns and kubectl have them; label:KEY=VALUE is one of Docker's labels; * and ? stand for any characters. The port is the one inside, not a published one. With machine weir's own is among them. docs/containers.md says more."),
         Key::new("interfaces", field!(Listener, interfaces), interfaces(MAX_INTERFACES),
             "The interfaces on which weir guards it")
@@ -58,21 +59,27 @@ fn keys() -> Vec<Key<Listener>> {
             "Wait after which a connection counts as of the next higher priority, with queue = priority; off: the lowest may starve"),
         Key::new("residence", field!(Listener, residence), residence(),
             "How long requests may stay in the server before weir refuses more; observe: weir only measures it")
+            .since("0.2.0")
             .note("It looks at the sockets of the port, not at packets, and takes about 1 % of a CPU with up to 20 000 connections. docs/residence.md says what it sees."),
         Key::new("residence_of", field!(Listener, residence_of), whole(1..=u16::MAX).or("own"),
             "The port whose requests residence is about; own: the listener's")
+            .since("0.2.0")
             .note("The port of a server on this machine that the listener's program asks: nginx on 443 with TLS, the application on 8000. weir measures there, and refuses here."),
         Key::new("health_checks", field!(Listener, health_checks), flag(),
-            "Let clients in where others are refused if their address connects seldom and steadily, as health checks do"),
+            "Let clients in where others are refused if their address connects seldom and steadily, as health checks do")
+            .since("0.2.0"),
         Key::new("half_close", field!(Listener, half_close), word(),
             "What a client's FIN without data does"),
         Key::new("timewait", field!(Listener, timewait), word(),
             "Which end remembers a closed connection")
+            .since("0.2.0")
             .note("negotiate needs weir at both ends: clients without it are served as ever."),
         Key::new("holder", field!(Listener, holder), word(),
-            "Which end remembers a connection, whichever closes first, with timewait = negotiate"),
+            "Which end remembers a connection, whichever closes first, with timewait = negotiate")
+            .since("0.2.0"),
         Key::new("per_socket", field!(Listener, per_socket), flag(),
             "Let applications have single sockets negotiate their TIME-WAIT or not, by setsockopt()")
+            .since("0.2.0")
             .note("In the whole network namespace, where one listener or destination has it. It makes every setsockopt() of the machine 0.24 µs longer. docs/timewait-details.md says how they ask."),
         Key::new("reason", field!(Listener, reason), flag(),
             "Put a short text that says why into each RST (RFC 1122, 4.2.2.12)"),

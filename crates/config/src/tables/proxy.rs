@@ -50,7 +50,8 @@ fn keys_of_clients_and_backends() -> Vec<Key<Proxy>> {
             "The servers to which mode reverse or tcp connects; weight=N, 1 to 256, is a server's part of the connections; \
              each address of a name is a server"),
         Key::new("resolve_interval", field!(Proxy, resolve_interval), time(ms(100), h(24)),
-            "Time from one look-up of a backend's name to the next; it is also looked up when one of its servers does not take a connection"),
+            "Time from one look-up of a backend's name to the next; it is also looked up when one of its servers does not take a connection")
+            .since("0.2.0"),
         Key::new("allow_from", field!(Proxy, allow_from), prefixes(),
             "Clients that may use it; it refuses all others")
             .absent("every client; in mode forward only clients that are not on the Internet"),
@@ -61,7 +62,8 @@ fn keys_of_clients_and_backends() -> Vec<Key<Proxy>> {
         Key::new("deny_to", field!(Proxy, deny_to), prefixes(),
             "Servers to which mode forward never connects"),
         Key::new("connect_ports", field!(Proxy, connect_ports), ports(),
-            "Ports to which mode forward opens tunnels (CONNECT); [] opens none"),
+            "Ports to which mode forward opens tunnels (CONNECT); [] opens none")
+            .since("0.2.0"),
         Key::new("balance", field!(Proxy, balance), word(),
             "Which backend is next"),
         Key::new("health_check", field!(Proxy, health.check), word(),
@@ -83,7 +85,8 @@ fn keys_of_clients_and_backends() -> Vec<Key<Proxy>> {
         Key::new("max_connections", field!(Proxy, max_connections), whole(0..=1_000_000).in_unit("connections"),
             "Connections to each backend at most, on all threads; 0 is unlimited"),
         Key::new("max_idle", field!(Proxy, max_idle), whole(0..=1_000_000).in_unit("connections"),
-            "Connections without a request that it keeps to each backend at most, on all threads; the oldest is closed first"),
+            "Connections without a request that it keeps to each backend at most, on all threads; the oldest is closed first")
+            .since("0.2.0"),
         Key::new("queue_limit", field!(Proxy, queue_limit), whole(0..=1_000_000).in_unit("clients"),
             "Clients that wait for a connection at most; the lowest class loses first"),
         Key::new("queue_timeout", field!(Proxy, queue_timeout), time(ms(1), h(1)),
@@ -101,11 +104,14 @@ fn keys_of_clients_and_backends() -> Vec<Key<Proxy>> {
             "The field of each request that names the client"),
         Key::new("odd_field_names", field!(Proxy, odd_field_names), word(),
             "What becomes of a request's fields whose name has another character than letters, digits and -: \
-             some servers read X_Forwarded_For as X-Forwarded-For"),
+             some servers read X_Forwarded_For as X-Forwarded-For")
+            .since("0.2.0"),
         Key::new("accept_client_close", field!(Proxy, accept_client_close), word(),
-            "What a client gets for CLIENT_CLOSE, by which it says that it closes its connection"),
+            "What a client gets for CLIENT_CLOSE, by which it says that it closes its connection")
+            .since("0.2.0"),
         Key::new("send_client_close", field!(Proxy, send_client_close), word(),
-            "When a server gets CLIENT_CLOSE before weir closes the connection"),
+            "When a server gets CLIENT_CLOSE before weir closes the connection")
+            .since("0.2.0"),
         Key::new("trust", field!(Proxy, trust), prefixes(),
             "The proxies in front: weir believes their PROXY header and their list of clients"),
     ]

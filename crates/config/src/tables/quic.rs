@@ -13,7 +13,7 @@ use weir_core::listener::ListenAddress;
 use weir_core::quic::QuicListener;
 use weir_core::workload::Where;
 
-static KEYS: LazyLock<Vec<Key<QuicListener>>> = LazyLock::new(keys);
+static KEYS: LazyLock<Vec<Key<QuicListener>>> = LazyLock::new(|| Key::all_since("0.2.0", keys()));
 
 #[rustfmt::skip] // A key a paragraph.
 fn keys() -> Vec<Key<QuicListener>> {

@@ -14,7 +14,7 @@ use weir_core::shape::{
 };
 use weir_core::units::{format_bit_rate, parse_bit_rate};
 
-static KEYS: LazyLock<Vec<Key<Shape>>> = LazyLock::new(keys);
+static KEYS: LazyLock<Vec<Key<Shape>>> = LazyLock::new(|| Key::all_since("0.2.0", keys()));
 
 #[rustfmt::skip] // A key a paragraph.
 fn keys() -> Vec<Key<Shape>> {
