@@ -1,4 +1,4 @@
-//! `experiments/papers.toml`: every table and figure of the papers, what each says, and what answers it.
+//! `experiments/papers/*.toml`: every table and figure of the papers, what each says, and what answers it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,15 @@ use crate::error::{Error, Result};
 use crate::run::results::{Parameters, Picture};
 
 /// The committed list; the program carries it, so that it can be run from anywhere.
-const TEXT: &str = include_str!("../../../../experiments/papers.toml");
+/// Of `experiments/papers`.
+const TEXT: &str = concat!(
+    include_str!("../../../../experiments/papers/runs.toml"),
+    include_str!("../../../../experiments/papers/sb06.toml"),
+    include_str!("../../../../experiments/papers/bhd18.toml"),
+    include_str!("../../../../experiments/papers/rr02.toml"),
+    include_str!("../../../../experiments/papers/fty99.toml"),
+    include_str!("../../../../experiments/papers/vtfm01.toml"),
+);
 
 /// All of it.
 #[derive(Debug, Clone, Deserialize)]
@@ -197,7 +205,7 @@ impl List {
     /// The committed one.
     pub fn committed() -> Result<List> {
         toml::from_str(TEXT)
-            .map_err(|cause| Error::failed("cannot read experiments/papers.toml", cause))
+            .map_err(|cause| Error::failed("cannot read experiments/papers", cause))
     }
 
     /// The paper of a part.
@@ -246,6 +254,6 @@ impl List {
     /// A run.
     pub fn run(&self, name: &str) -> Result<&Run> {
         let found = self.runs.get(name);
-        found.ok_or_else(|| Error::failed(format!("no run `{name}`"), "experiments/papers.toml"))
+        found.ok_or_else(|| Error::failed(format!("no run `{name}`"), "experiments/papers/runs.toml"))
     }
 }

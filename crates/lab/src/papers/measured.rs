@@ -129,7 +129,7 @@ pub fn estimate_s(list: &List, run: &Run, scale: Scale) -> Result<f64> {
     let cost = list.costs.get(entry.command).ok_or_else(|| {
         Error::failed(
             format!("no [cost.{}]", entry.command),
-            "experiments/papers.toml",
+            "experiments/papers/runs.toml",
         )
     })?;
     let window = flag("seconds").unwrap_or(0.0) + flag("warm_up").unwrap_or(0.0);

@@ -1,6 +1,6 @@
 //! `weir-lab papers`: does what the five papers report hold on this kernel?
 //!
-//! [`list`] has every table and figure of the papers, from `experiments/papers.toml`: what the paper says, the experiment
+//! [`list`] has every table and figure of the papers, from `experiments/papers`: what the paper says, the experiment
 //! that answers it, the numbers to compare, and the limits that decide the verdict. [`measured`] runs the experiments, each
 //! once however many parts it answers; their cases, rounds and resumption are those of [`crate::run`]. [`judge`] holds the
 //! numbers to the limits ([`verdict`]), [`page`] and [`terminal`] show the [`report`].
