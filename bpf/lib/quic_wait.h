@@ -9,17 +9,18 @@
  * the attempts that were let in and are not answered, times the time for an
  * answer; the first answer to an attempt is seen when it leaves. Attempts have
  * numbers, and those after the newest that was answered count as not answered.
- * Those before it without an answer were overtaken. The server has dropped them,
- * or they were never more than made-up packets; or it answers in another order, as
- * programs in Go do, and they wait still. What became of others of late tells.
+ * Those before it without an answer were overtaken. Maybe the server has dropped
+ * them, or they were made-up packets, and nobody waits. Or the server answers in
+ * another order, as programs in Go do, and they still wait. How many of them wait
+ * is judged by what became of overtaken attempts of late.
  *
  * CoDel's idea (RFC 8289), as of wait.h: it refuses once the wait has stood over
- * the target for an interval, and until it was under it for as long; the newest
- * answer has to confirm the wait, or none comes. And it
- * refuses while the buffer is fuller than `room`: the packets of established
- * connections have to find a place there. Where one answer takes longer than the
- * target, as few wait as keep the server busy, be it one worker or many. A server that stood still for a moment has longer to
- * work off what came meanwhile.
+ * the target for an interval, and until it was under it for as long. The wait has
+ * to be confirmed: the newest answer took long, or none comes. And it refuses
+ * while the buffer is fuller than `room`: the packets of established connections
+ * have to find a place there. Where one answer takes longer than the target, as
+ * few wait as keep the server busy, be it one worker or many. A server that stood
+ * still for a moment has longer to work off what came meanwhile.
  *
  * Established connections alone can keep a server over both. So a share of its
  * answers is for new ones all the same: `floor`.
@@ -65,27 +66,37 @@ _Static_assert(QUIC_STOPPED_NS + QUIC_STANDING_MAX_NS < QUIC_FORGOTTEN_NS, "it s
 _Static_assert(QUIC_STOPPED_NS + QUIC_CATCH_UP_MAX_NS < QUIC_FORGOTTEN_NS, "as above");
 /* Answers of a sample. */
 #define QUIC_SAMPLE_ANSWERS 32
-/* An overtaken attempt is waited for so many times as long as the newest answer to one took, within these bounds, or twice. */
+/*
+ * An overtaken attempt counts for so many times as long as the newest answer to one took, within these bounds, and for
+ * up to twice that.
+ */
 #define QUIC_OVERTAKEN_TIMES 4
 #define QUIC_OVERTAKEN_LEAST_NS 100000000ULL
 #define QUIC_OVERTAKEN_MOST_NS 1000000000ULL
 /*
- * Where the server answers so many attempts for each that it does not, and more wait than it could answer since its newest
- * answer, that is no stop: it is as long as usual with the first of a crowd. This was wrong if no answer comes for so long.
- * It wants so many answers, and what is older than this many attempts counts less.
+ * A server that answers at least TIMES attempts for each one that it does not is trusted. If more attempts wait there
+ * than it could have answered since its newest answer, the silence is no stop: a crowd has come, and its first answer
+ * takes long. If no answer comes for CROWD_MAX, that was wrong. Trust needs at least LEAST answers. At more than MOST
+ * attempts, both counts are halved, so that older ones count less.
  */
 #define QUIC_TRUST_TIMES 7
 #define QUIC_TRUST_LEAST 16
 #define QUIC_TRUST_MOST 256
 #define QUIC_CROWD_MAX_NS 500000000ULL
-/* What was lost counts so many times as much at most as what else is known of those overtaken: a flood is forgotten. */
+/*
+ * Overtaken attempts that were lost count at most so many times as much as all else that is known of overtaken ones: so
+ * a flood is forgotten.
+ */
 #define QUIC_LOST_TIMES 8
-/* An attempt that is so many behind is not waited for. */
+/* An answer to an attempt that is so many numbers behind tells nothing of those overtaken. */
 #define QUIC_OLD (1 << 30)
-/* Of an attempt that waits for nothing. */
+/* The number of an attempt that waits for no answer. */
 #define QUIC_NO_NUMBER 0
 
-/* Attempts that were let in after all that were answered. What another CPU changes meanwhile may make it less than none. */
+/*
+ * How many attempts were let in after the newest that was answered, without those that were sent a Retry. What another
+ * CPU changes meanwhile may make it less than 0.
+ */
 static __always_inline u32 quic_newest(const struct quic_state *state)
 {
 	u32 answered = *(volatile u32 *)&state->answered, excused = *(volatile u32 *)&state->excused;
@@ -94,7 +105,7 @@ static __always_inline u32 quic_newest(const struct quic_state *state)
 	return newest > 0 ? newest : 0;
 }
 
-/* Of those that were overtaken, how many wait for an answer, by what became of such attempts of late. */
+/* How many of the overtaken attempts still wait for an answer, judged by what became of such attempts of late. */
 static __always_inline u32 quic_still_waiting(const struct quic_state *state)
 {
 	u64 overtaken = (u64)state->overtaken + state->overtaken_before, answered = state->overtaken_answered;
@@ -110,7 +121,7 @@ static __always_inline u32 quic_pending(const struct quic_state *state)
 	return pending < (u32)-1 ? pending : (u32)-1;
 }
 
-/* How long the next attempt waits for its answer, behind so many; 0: not known. */
+/* How long the next attempt waits for its answer behind so many others. 0: not known. */
 static __always_inline u64 quic_wait_of(const struct quic_state *state, u32 pending)
 {
 	return pending * state->service_ns;
@@ -122,20 +133,25 @@ static __always_inline u32 quic_least(const struct quic_state *state)
 	return state->least > WEIR_QUIC_LEAST_MIN ? state->least : WEIR_QUIC_LEAST_MIN;
 }
 
-/* The time for each answer of late. A stop makes one of two longer. 0: not known. */
+/*
+ * The time per answer of late: the shorter of the two newest times, as a stop makes one of them longer. 0: not known.
+ */
 static __always_inline u64 quic_pace(const struct quic_state *state)
 {
 	return state->pace_ns < state->pace_before_ns ? state->pace_ns : state->pace_before_ns;
 }
 
-/* Whether more wait than the server has answered of late in such a time: a stop does not explain it. */
+/*
+ * Whether more wait than the server, at its pace of late, answers in one and a half times the stop plus the target.
+ * Then the stop does not explain that they wait.
+ */
 static __always_inline bool quic_is_more_than_a_stop(const struct quic_state *state, u32 pending, u64 stop,
 						     const struct quic_policy *policy)
 {
 	return pending * quic_pace(state) > stop + stop / 2 + policy->target_wait_ns;
 }
 
-/* Whether nearly all attempts were answered of late. */
+/* Whether the server has answered nearly all attempts of late. */
 static __always_inline bool quic_is_trusted(const struct quic_state *state)
 {
 	return state->trust_answered >= QUIC_TRUST_LEAST &&
@@ -143,8 +159,9 @@ static __always_inline bool quic_is_trusted(const struct quic_state *state)
 }
 
 /*
- * Whether a server that has not answered for so long has a crowd before it. Some answer the first of a crowd late, with many
- * others. Where not all attempts are answered, nobody may wait: they may be made up.
+ * Whether a crowd waits at a server that has been silent for so long. Some servers answer the first of a crowd late,
+ * together with many others. Where not nearly all attempts are answered, perhaps nobody waits: the attempts may be made
+ * up.
  */
 static __always_inline bool quic_has_crowd(const struct quic_state *state, u32 pending, s64 silent,
 					   const struct quic_policy *policy)
@@ -154,9 +171,9 @@ static __always_inline bool quic_has_crowd(const struct quic_state *state, u32 p
 }
 
 /*
- * Whether the wait is over the target. It is if the newest answer took as long, or none comes: what is dropped before
- * the server sees it waits for no answer, and the others have theirs at once. Once it stands, half as long will do, if it is
- * more than an answer takes anyway: where answers overtake each other, those in a row that were quick are no end of the crowd.
+ * How long the newest answer must have taken to confirm the wait: as long as the target. Once the wait stands, half of
+ * that is enough, but not less than twice what an answer takes alone: where answers overtake each other, a few quick
+ * ones in a row do not mean that the crowd is over.
  */
 static __always_inline u64 quic_confirms(const struct quic_state *state, const struct quic_policy *policy)
 {
@@ -167,7 +184,11 @@ static __always_inline u64 quic_confirms(const struct quic_state *state, const s
 	return anyway > target / 2 ? anyway : target / 2;
 }
 
-/* Whether the wait is over the target. */
+/*
+ * Whether the wait is over the target: by the count of those who wait, and confirmed by a long answer or by none. An
+ * attempt that is dropped before the server sees it counts but does not wait, and the others have their answers at
+ * once.
+ */
 static __always_inline bool quic_is_over(const struct quic_state *state, u64 now, const struct quic_policy *policy)
 {
 	s64 silent = now - state->silent_ns;
@@ -190,8 +211,8 @@ static __always_inline u64 quic_interval(const struct quic_state *state, const s
 }
 
 /*
- * How long it must be over the target to stand. Where answers take much longer than a stop, or more wait than it explains, it is
- * not the stop that they wait for.
+ * How long the wait must be over the target to stand. It is longer after a stop, unless the stop is not why attempts
+ * wait: answers take much longer than it, or more attempts wait than it explains.
  */
 static __always_inline u64 quic_patience(const struct quic_state *state, const struct quic_policy *policy)
 {
@@ -208,7 +229,7 @@ static __always_inline u64 quic_patience(const struct quic_state *state, const s
 	return patience > interval ? patience : interval;
 }
 
-/* So long an overtaken attempt is waited for, and up to twice as long. */
+/* For how long an overtaken attempt counts; it may be up to twice that. */
 static __always_inline u64 quic_overtaken_for(const struct quic_state *state)
 {
 	u64 latency = state->overtaken_latency_ns;
@@ -219,7 +240,7 @@ static __always_inline u64 quic_overtaken_for(const struct quic_state *state)
 	return latency > QUIC_OVERTAKEN_LEAST_NS ? latency : QUIC_OVERTAKEN_LEAST_NS;
 }
 
-/* An eighth less, and at last none. */
+/* Less by an eighth, rounded up: so at last it is 0. */
 static __always_inline u32 quic_less(u32 count)
 {
 	return count - (count / 8 + !!(count % 8));
@@ -242,7 +263,7 @@ static __always_inline void quic_learn_trust(struct quic_state *state, u32 answe
 	}
 }
 
-/* Those of the time before are lost. */
+/* A new period begins. What was overtaken before the one that ends, and has no answer yet, is lost. */
 static __always_inline void quic_turn_overtaken(struct quic_state *state, u64 now)
 {
 	u32 overtaken = state->overtaken, lost = state->overtaken_before, answered = quic_less(state->overtaken_answered);
@@ -262,7 +283,7 @@ static __always_inline void quic_turn_overtaken(struct quic_state *state, u64 no
 		state->unsure_to = state->answered - QUIC_OLD;
 }
 
-/* When their time is over, and twice when it is over twice. */
+/* Begins a new period when this one is over, and two when it has lasted twice as long. */
 static __always_inline void quic_forget_overtaken(struct quic_state *state, u64 now)
 {
 	s64 since = now - state->overtaken_ns, time = quic_overtaken_for(state);
@@ -434,7 +455,7 @@ static __always_inline u32 quic_more(u32 least, u32 most)
 	return more < most ? more : most;
 }
 
-/* How many it had to answer at a time in this sample, if each took as long as alone (Little's law). */
+/* How many attempts the server worked on at a time in this sample, if each took as long as alone (Little's law). */
 static __always_inline u32 quic_at_a_time(const struct quic_state *state, u64 elapsed)
 {
 	u64 alone = state->alone_ns < QUIC_SERVICE_MAX_NS ? state->alone_ns : QUIC_SERVICE_MAX_NS;
@@ -474,7 +495,7 @@ static __always_inline void quic_learn_least(struct quic_state *state, u64 elaps
 	state->least = least;
 }
 
-/* Twice a sample. */
+/* Learns the pace, twice in each sample. */
 static __always_inline void quic_learn_pace(struct quic_state *state, s64 elapsed)
 {
 	u64 half = QUIC_SAMPLE_ANSWERS / 2, first = state->answers > half ? half * state->pace_ns : 0;
@@ -554,7 +575,7 @@ static __always_inline bool quic_is_sure(struct quic_state *state, u32 number)
 	return true;
 }
 
-/* One of those that were overtaken waits no longer. False: it counts as lost, if at all. */
+/* One overtaken attempt waits no longer. False: none counts as overtaken any more, so it counts as lost, if at all. */
 static __always_inline bool quic_take_overtaken(struct quic_state *state)
 {
 	u32 before = *(volatile u32 *)&state->overtaken_before, overtaken = *(volatile u32 *)&state->overtaken;
@@ -566,7 +587,7 @@ static __always_inline bool quic_take_overtaken(struct quic_state *state)
 	return before || overtaken;
 }
 
-/* An attempt that was overtaken has its answer. One that was forgotten says nothing: it may have come in order. */
+/* An overtaken attempt has its answer. An answer to a forgotten one tells nothing: it may have come in order. */
 static __always_inline void quic_answers_overtaken(struct quic_state *state, u32 number, u64 after_ns)
 {
 	u32 lost = *(volatile u32 *)&state->overtaken_lost;
@@ -580,7 +601,9 @@ static __always_inline void quic_answers_overtaken(struct quic_state *state, u32
 		state->overtaken_lost = lost - 1;
 }
 
-/* The attempt with this number has its answer, after so long: whom has it overtaken, or was it overtaken? */
+/*
+ * The attempt with this number has its answer, after so long. It has overtaken earlier ones, or was overtaken itself.
+ */
 static __always_inline void quic_count_overtaken(struct quic_state *state, u32 number, u64 now, u64 after_ns)
 {
 	s32 ahead = number - state->answered;
