@@ -145,10 +145,12 @@ struct quic_state {
 	__u64 overtaken_latency_ns; /* how long the newest answer to one of them took; 0: there was none of late */
 	__u32 trust_answered;	/* attempts that were answered of late */
 	__u32 trust_lost;	/* and attempts that were not */
+	__u32 doubts;		/* so many more have to be answered before the server is trusted */
+	__u32 pad;
 	__u64 pace_ns;		/* time for each answer while attempts waited, in the newest half of a sample; 0: not known */
 	__u64 pace_before_ns;	/* and in the one before */
 };
-_Static_assert(sizeof(struct quic_state) == 216, "no holes");
+_Static_assert(sizeof(struct quic_state) == 224, "no holes");
 
 /* A refused attempt, sampled: for `weir why`, `weir events` and the log. */
 struct quic_event {

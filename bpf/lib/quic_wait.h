@@ -82,6 +82,7 @@ _Static_assert(QUIC_STOPPED_NS + QUIC_CATCH_UP_MAX_NS < QUIC_FORGOTTEN_NS, "as a
 #define QUIC_TRUST_TIMES 7
 #define QUIC_TRUST_LEAST 16
 #define QUIC_TRUST_MOST 256
+#define QUIC_DOUBTS 32
 #define QUIC_CROWD_MAX_NS 500000000ULL
 /*
  * Overtaken attempts that were lost count at most so many times as much as all else that is known of overtaken ones: so
@@ -94,15 +95,19 @@ _Static_assert(QUIC_STOPPED_NS + QUIC_CATCH_UP_MAX_NS < QUIC_FORGOTTEN_NS, "as a
 #define QUIC_NO_NUMBER 0
 
 /*
- * How many attempts were let in after the newest that was answered, without those that were sent a Retry. What another
- * CPU changes meanwhile may make it less than 0.
+ * How many attempts were let in after the newest that was answered, without those that were sent a Retry; of these, the
+ * share that the server answered of late, since the others are dropped or made up. What another CPU changes meanwhile may
+ * make it less than 0.
  */
 static __always_inline u32 quic_newest(const struct quic_state *state)
 {
 	u32 answered = *(volatile u32 *)&state->answered, excused = *(volatile u32 *)&state->excused;
 	s32 newest = *(volatile u32 *)&state->admitted - answered - excused;
+	u64 share = state->trust_answered, all = share + state->trust_lost;
 
-	return newest > 0 ? newest : 0;
+	if (newest <= 0)
+		return 0;
+	return state->trust_lost && all >= QUIC_TRUST_LEAST ? (newest * share + all - 1) / all : newest;
 }
 
 /* How many of the overtaken attempts still wait for an answer, judged by what became of such attempts of late. */
@@ -130,7 +135,15 @@ static __always_inline u64 quic_wait_of(const struct quic_state *state, u32 pend
 /* So many attempts may wait, whatever the wait. */
 static __always_inline u32 quic_least(const struct quic_state *state)
 {
-	return state->least > WEIR_QUIC_LEAST_MIN ? state->least : WEIR_QUIC_LEAST_MIN;
+	u64 bearable;
+
+	if (state->least <= WEIR_QUIC_LEAST_MIN)
+		return WEIR_QUIC_LEAST_MIN;
+	/* It may have been learnt when answers were quicker. */
+	bearable = state->service_ns ? QUIC_BEARABLE_NS / state->service_ns : state->least;
+	if (bearable >= state->least)
+		return state->least;
+	return bearable > WEIR_QUIC_LEAST_MIN ? bearable : WEIR_QUIC_LEAST_MIN;
 }
 
 /*
@@ -154,7 +167,7 @@ static __always_inline bool quic_is_more_than_a_stop(const struct quic_state *st
 /* Whether the server has answered nearly all attempts of late. */
 static __always_inline bool quic_is_trusted(const struct quic_state *state)
 {
-	return state->trust_answered >= QUIC_TRUST_LEAST &&
+	return !state->doubts && state->trust_answered >= QUIC_TRUST_LEAST &&
 	       state->trust_answered >= QUIC_TRUST_TIMES * (u64)state->trust_lost;
 }
 
@@ -256,6 +269,7 @@ static __always_inline u32 quic_sum(u32 a, u32 b)
 static __always_inline void quic_learn_trust(struct quic_state *state, u32 answered, u32 lost)
 {
 	state->trust_answered += answered;
+	state->doubts -= answered && state->doubts ? 1 : 0;
 	state->trust_lost += lost < QUIC_TRUST_MOST ? lost : QUIC_TRUST_MOST;
 	if (state->trust_answered + state->trust_lost > QUIC_TRUST_MOST) {
 		state->trust_answered /= 2;
@@ -286,9 +300,11 @@ static __always_inline void quic_turn_overtaken(struct quic_state *state, u64 no
 /* Begins a new period when this one is over, and two when it has lasted twice as long. */
 static __always_inline void quic_forget_overtaken(struct quic_state *state, u64 now)
 {
-	s64 since = now - state->overtaken_ns, time = quic_overtaken_for(state);
+	u64 began = *(volatile u64 *)&state->overtaken_ns;
+	s64 since = now - began, time = quic_overtaken_for(state);
 
-	if (since < time)
+	/* Of two CPUs at once one does. */
+	if (since < time || __sync_val_compare_and_swap(&state->overtaken_ns, began, now) != began)
 		return;
 	quic_turn_overtaken(state, now);
 	if (since / 2 >= time)
@@ -302,6 +318,9 @@ static __always_inline void quic_look(struct quic_state *state, u64 now, const s
 	s64 silent = now - state->silent_ns, interval = quic_interval(state, policy), patience;
 
 	quic_forget_overtaken(state, now);
+	/* There was no crowd. */
+	if (silent >= (s64)QUIC_CROWD_MAX_NS && quic_pending(state) >= quic_least(state))
+		state->doubts = QUIC_DOUBTS;
 	if (silent > (s64)QUIC_FORGOTTEN_NS) {
 		if (quic_pending(state))
 			state->unsure = 1;
@@ -312,10 +331,6 @@ static __always_inline void quic_look(struct quic_state *state, u64 now, const s
 		state->latency_ns = 0;
 		state->overtaken_latency_ns = 0;
 		state->sample_ns = 0;
-	}
-	if (silent >= (s64)QUIC_CROWD_MAX_NS && quic_pending(state) >= quic_least(state)) {
-		state->trust_answered = 0;
-		state->trust_lost = 0;
 	}
 	if (quic_is_over(state, now, policy)) {
 		patience = quic_patience(state, policy);
@@ -569,7 +584,7 @@ static __always_inline bool quic_knows(const struct quic_state *state, u32 numbe
 /* Whether it is known how many waited before this attempt: not where some of them were forgotten. */
 static __always_inline bool quic_is_sure(struct quic_state *state, u32 number)
 {
-	if (state->unsure && (s32)(state->unsure_to - number) >= 0)
+	if (number == QUIC_NO_NUMBER || (state->unsure && (s32)(state->unsure_to - number) >= 0))
 		return false;
 	state->unsure = 0;
 	return true;
@@ -597,8 +612,13 @@ static __always_inline void quic_answers_overtaken(struct quic_state *state, u32
 	if ((s64)after_ns >= 0)
 		state->overtaken_latency_ns = after_ns;
 	state->overtaken_answered = quic_sum(state->overtaken_answered, 1);
-	if (!quic_take_overtaken(state) && lost)
+	if (quic_take_overtaken(state))
+		return;
+	if (lost)
 		state->overtaken_lost = lost - 1;
+	lost = *(volatile u32 *)&state->trust_lost;
+	if (lost)
+		state->trust_lost = lost - 1;
 }
 
 /*
@@ -607,7 +627,7 @@ static __always_inline void quic_answers_overtaken(struct quic_state *state, u32
 static __always_inline void quic_count_overtaken(struct quic_state *state, u32 number, u64 now, u64 after_ns)
 {
 	s32 ahead = number - state->answered;
-	u32 passed;
+	u32 passed, excused;
 
 	quic_forget_overtaken(state, now);
 	quic_learn_trust(state, 1, 0);
@@ -615,10 +635,12 @@ static __always_inline void quic_count_overtaken(struct quic_state *state, u32 n
 		return;
 	if (ahead > 0) {
 		passed = ahead - 1;
-		if (passed > state->excused)
-			state->overtaken = quic_sum(state->overtaken, passed - state->excused);
+		excused = *(volatile u32 *)&state->excused;
+		if (passed > excused)
+			state->overtaken = quic_sum(state->overtaken, passed - excused);
 		state->answered = number;
-		state->excused = 0;
+		/* Which of them came after this one, nobody knows. */
+		state->excused = excused > passed ? excused - passed : 0;
 	} else {
 		quic_answers_overtaken(state, number, after_ns);
 	}

@@ -151,6 +151,8 @@ const TRUST_TIMES: u64 = 7;
 const TRUST_LEAST: u32 = 16;
 /// What is older than so many attempts counts less.
 const TRUST_MOST: u32 = 256;
+/// Answers that it takes to be trusted again.
+const DOUBTS: u32 = 32;
 /// So long a crowd is taken for one before its first answer, ns.
 const CROWD_MAX_NS: u64 = 500_000_000;
 /// What was lost counts so many times as much at most as what else is known of those overtaken.
@@ -252,6 +254,8 @@ pub struct QuicWait {
     pub trust_answered: u32,
     /// And attempts that were not.
     pub trust_lost: u32,
+    /// So many more have to be answered before the server is trusted.
+    pub doubts: u32,
     /// Time for each answer while attempts waited, in the newest half of a sample, ns; 0: not known.
     pub pace_ns: u64,
     /// And in the one before.
@@ -264,10 +268,16 @@ impl QuicWait {
         self.newest().saturating_add(self.still_waiting())
     }
 
-    /// Of them, those that came after all that were answered.
+    /// Of them, those that came after all that were answered: the share that the server answered of late.
     fn newest(&self) -> u32 {
         let newest = self.admitted.wrapping_sub(self.answered);
-        (newest.wrapping_sub(self.excused) as i32).max(0) as u32
+        let newest = (newest.wrapping_sub(self.excused) as i32).max(0) as u32;
+        let share = u64::from(self.trust_answered);
+        let all = share + u64::from(self.trust_lost);
+        match self.trust_lost > 0 && all >= TRUST_LEAST.into() {
+            true => (u64::from(newest) * share).div_ceil(all) as u32,
+            false => newest,
+        }
     }
 
     /// Of those that were overtaken, how many wait for an answer, by what became of such attempts of late.
@@ -285,7 +295,9 @@ impl QuicWait {
 
     /// So many attempts may wait, whatever the wait.
     fn least(&self) -> u32 {
-        self.least.max(LEAST_MIN)
+        let bearable = BEARABLE_NS.checked_div(self.service_ns);
+        let least = u64::from(self.least).min(bearable.unwrap_or(u64::MAX));
+        (least as u32).max(LEAST_MIN)
     }
 
     fn interval(&self, rule: &QuicRule) -> i64 {
@@ -337,7 +349,8 @@ impl QuicWait {
 
     /// Whether nearly all attempts were answered of late.
     fn is_trusted(&self) -> bool {
-        self.trust_answered >= TRUST_LEAST
+        self.doubts == 0
+            && self.trust_answered >= TRUST_LEAST
             && u64::from(self.trust_answered) >= TRUST_TIMES * u64::from(self.trust_lost)
     }
 
@@ -350,6 +363,9 @@ impl QuicWait {
     pub fn look(&mut self, now: u64, rule: &QuicRule) {
         let interval = self.interval(rule);
         self.forget_overtaken(now);
+        if since(now, self.silent_ns) >= CROWD_MAX_NS as i64 && self.pending() >= self.least() {
+            self.doubts = DOUBTS;
+        }
         if since(now, self.silent_ns) > FORGOTTEN_NS as i64 {
             if self.pending() > 0 {
                 self.unsure = 1;
@@ -358,9 +374,6 @@ impl QuicWait {
             (self.overtaken, self.overtaken_before) = (0, 0);
             (self.latency_ns, self.overtaken_latency_ns) = (0, 0);
             self.sample_ns = 0;
-        }
-        if since(now, self.silent_ns) >= CROWD_MAX_NS as i64 && self.pending() >= self.least() {
-            (self.trust_answered, self.trust_lost) = (0, 0);
         }
         if self.is_over(now, rule) {
             let patience = match since(now, self.silent_ns) >= STOPPED_NS as i64 {
@@ -460,7 +473,8 @@ impl QuicWait {
 
     /// Whether it is known how many waited before this attempt.
     fn is_sure(&mut self, number: u32) -> bool {
-        let is_sure = self.unsure == 0 || (self.unsure_to.wrapping_sub(number) as i32) < 0;
+        let is_forgotten = self.unsure != 0 && self.unsure_to.wrapping_sub(number) as i32 >= 0;
+        let is_sure = number != NO_NUMBER && !is_forgotten;
         if is_sure {
             self.unsure = 0;
         }
@@ -485,9 +499,11 @@ impl QuicWait {
             return;
         }
         if ahead > 0 {
-            let passed = (ahead as u32 - 1).saturating_sub(self.excused);
-            self.overtaken = self.overtaken.saturating_add(passed);
-            (self.answered, self.excused) = (number, 0);
+            let passed = ahead as u32 - 1;
+            let overtaken = passed.saturating_sub(self.excused);
+            self.overtaken = self.overtaken.saturating_add(overtaken);
+            self.answered = number;
+            self.excused = self.excused.saturating_sub(passed);
         } else {
             self.answers_overtaken(number, after_ns);
         }
@@ -503,6 +519,7 @@ impl QuicWait {
         self.overtaken_answered = self.overtaken_answered.saturating_add(1);
         if !self.take_overtaken() {
             self.overtaken_lost = self.overtaken_lost.saturating_sub(1);
+            self.trust_lost = self.trust_lost.saturating_sub(1);
         }
     }
 
@@ -518,6 +535,7 @@ impl QuicWait {
 
     fn learn_trust(&mut self, answered: u32, lost: u32) {
         self.trust_answered = self.trust_answered.wrapping_add(answered);
+        self.doubts = self.doubts.saturating_sub(answered.min(1));
         self.trust_lost = self.trust_lost.wrapping_add(lost.min(TRUST_MOST));
         if self.trust_answered.wrapping_add(self.trust_lost) > TRUST_MOST {
             self.trust_answered /= 2;

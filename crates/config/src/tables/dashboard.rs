@@ -36,7 +36,8 @@ impl Default for DashboardSettings {
     }
 }
 
-static KEYS: LazyLock<Vec<Key<DashboardSettings>>> = LazyLock::new(|| Key::all_since("0.2.0", keys()));
+static KEYS: LazyLock<Vec<Key<DashboardSettings>>> =
+    LazyLock::new(|| Key::all_since("0.2.0", keys()));
 
 #[rustfmt::skip] // A key a paragraph.
 fn keys() -> Vec<Key<DashboardSettings>> {

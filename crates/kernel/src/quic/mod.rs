@@ -419,17 +419,27 @@ fn report(state: &quic_state, now: u64, newest: u64) -> Option<QuicSocket> {
     })
 }
 
+/// `QUIC_TRUST_LEAST` there.
+const TRUST_LEAST: u64 = 16;
+
 /// `quic_pending()` of bpf/lib/quic_wait.h.
 fn pending(state: &quic_state) -> u32 {
     let newest = state
         .admitted
         .wrapping_sub(state.answered)
         .wrapping_sub(state.excused);
+    let newest = (newest as i32).max(0) as u32;
+    let share = u64::from(state.trust_answered);
+    let all = share + u64::from(state.trust_lost);
+    let newest = match state.trust_lost > 0 && all >= TRUST_LEAST {
+        true => (u64::from(newest) * share).div_ceil(all) as u32,
+        false => newest,
+    };
     let overtaken = u64::from(state.overtaken) + u64::from(state.overtaken_before);
     let answered = u64::from(state.overtaken_answered);
     let known = answered + u64::from(state.overtaken_lost);
     let still_waiting = overtaken.wrapping_mul(answered).checked_div(known);
-    ((newest as i32).max(0) as u32).saturating_add(still_waiting.unwrap_or(0) as u32)
+    newest.saturating_add(still_waiting.unwrap_or(0) as u32)
 }
 
 const _: () = assert!(size_of::<quic_counters>() == 8 * QUIC_VERDICTS.len());

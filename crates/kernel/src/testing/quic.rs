@@ -279,6 +279,7 @@ impl CQuicWait {
             overtaken_latency_ns: self.0.overtaken_latency_ns,
             trust_answered: self.0.trust_answered,
             trust_lost: self.0.trust_lost,
+            doubts: self.0.doubts,
             pace_ns: self.0.pace_ns,
             pace_before_ns: self.0.pace_before_ns,
         }

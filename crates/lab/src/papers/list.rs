@@ -204,8 +204,7 @@ impl Part {
 impl List {
     /// The committed one.
     pub fn committed() -> Result<List> {
-        toml::from_str(TEXT)
-            .map_err(|cause| Error::failed("cannot read experiments/papers", cause))
+        toml::from_str(TEXT).map_err(|cause| Error::failed("cannot read experiments/papers", cause))
     }
 
     /// The paper of a part.
@@ -254,6 +253,8 @@ impl List {
     /// A run.
     pub fn run(&self, name: &str) -> Result<&Run> {
         let found = self.runs.get(name);
-        found.ok_or_else(|| Error::failed(format!("no run `{name}`"), "experiments/papers/runs.toml"))
+        found.ok_or_else(|| {
+            Error::failed(format!("no run `{name}`"), "experiments/papers/runs.toml")
+        })
     }
 }

@@ -542,15 +542,21 @@ fn refused_beside_a_flood(
     [refused, of]
 }
 
+/// Of one whose answers take longer than the target, more: while they take so long, each attempt of the flood may wait too.
 #[test]
 fn a_flood_does_not_shut_a_server_that_answers_in_time() {
     for standing in [false, true] {
-        for (service, each, flood) in [(12 * MS, 50 * MS, MS), (MS, 200 * MS, MS / 3)] {
+        for (service, each, flood, most_percent) in [
+            (12 * MS, 50 * MS, MS, 3),
+            (MS, 200 * MS, MS / 3, 3),
+            (25 * MS, 100 * MS, 10 * MS, 10),
+            (25 * MS, 100 * MS, MS, 10),
+            (45 * MS, 100 * MS, 5 * MS, 16),
+        ] {
             let [refused, of] = refused_beside_a_flood(service, each, flood, standing);
-            assert!(
-                refused * 20 <= of,
-                "{service} {standing}: {refused} of {of}"
-            );
+            let shown = format!("{service} ns, one each {flood} ns: {refused} of {of}");
+            println!("{shown}");
+            assert!(refused * 100 <= of * most_percent, "{shown}");
         }
     }
 }
