@@ -213,6 +213,7 @@ fn claims(case: &Case) -> Vec<Claim> {
         .parse()
         .is_ok_and(|rate: f64| rate >= 1.0);
     let mut claims = vec![
+        none("the server does not die", "server_died"),
         none(
             "no request of an established connection is lost",
             "steady_lost",
@@ -270,6 +271,7 @@ fn show() -> Show {
         ("requests of established", "{steady_requests|n}"),
         ("late", "{steady_late|n}"),
         ("lost", "{steady_lost|n}"),
+        ("server died", "{server_died|n}"),
     ])
     .picture(Picture {
         name: "quic-crowd".into(),
@@ -311,7 +313,12 @@ impl QuicCrowd {
         };
         let crowd = self.args.crowd(kind, multiple * peak_per_s);
         let (crowd_result, steady) = self.beside_each_other(&bed, kind, &crowd)?;
-        server.check_alive()?;
+        interrupt::check()?;
+        // HAProxy's watchdog ends it where one turn of its loop takes 2 s.
+        let died = server.check_alive().err();
+        if let Some(error) = &died {
+            eprintln!("  {}: {error}", word(&kind));
+        }
         let status = match &mut weir {
             Some(weir) => {
                 weir.check_alive()?;
@@ -322,6 +329,7 @@ impl QuicCrowd {
         let mut sample = sample(&crowd, &crowd_result, &steady);
         let of_peak = sample.get("answers_per_s") / peak_now;
         sample.add([("of_peak", of_peak), ("peak_per_s", peak_now)]);
+        sample.add([("server_died", f64::from(died.is_some()))]);
         sample.detail = json!({ "weir_status": status, "other": reasons(&crowd_result.other) });
         weir.map_or(Ok(()), Weir::end)?;
         Ok(sample)
