@@ -52,10 +52,13 @@ static __always_inline void talk_read(const struct tcp_sock *tp, struct talk *ta
 	talk->snd_una = tp->snd_una;
 }
 
-/* A socket that a RST has closed has no skc_num any more. */
-static __always_inline u16 port_of(const struct tcp_sock *tp)
+/* A socket that a RST has closed has no skc_num any more. Before Linux 6.18 the verifier knew no bounds of a swapped number. */
+static __always_inline u32 port_of(const struct tcp_sock *tp)
 {
-	return bpf_ntohs(tp->inet_conn.icsk_inet.inet_sport);
+	u32 port = bpf_ntohs(tp->inet_conn.icsk_inet.inet_sport);
+
+	barrier_var(port);
+	return port & 0xffff;
 }
 
 SEC("tp_btf/inet_sock_set_state")
