@@ -107,7 +107,9 @@ static __always_inline u32 quic_newest(const struct quic_state *state)
 
 	if (newest <= 0)
 		return 0;
-	return state->trust_lost && all >= QUIC_TRUST_LEAST ? (newest * share + all - 1) / all : newest;
+	if (!state->trust_lost || all < QUIC_TRUST_LEAST)
+		return newest;
+	return (newest * share + all - 1) / all;
 }
 
 /* How many of the overtaken attempts still wait for an answer, judged by what became of such attempts of late. */
