@@ -280,7 +280,7 @@ static __always_inline void quic_learn_trust(struct quic_state *state, u32 answe
 }
 
 /* A new period begins. What was overtaken before the one that ends, and has no answer yet, is lost. */
-static __always_inline void quic_turn_overtaken(struct quic_state *state, u64 now)
+static __always_inline void quic_turn_overtaken(struct quic_state *state)
 {
 	u32 overtaken = state->overtaken, lost = state->overtaken_before, answered = quic_less(state->overtaken_answered);
 	u64 most = QUIC_LOST_TIMES * ((u64)overtaken + lost + answered);
@@ -291,7 +291,6 @@ static __always_inline void quic_turn_overtaken(struct quic_state *state, u64 no
 	state->overtaken_lost = lost < most ? lost : most;
 	state->overtaken_before = overtaken;
 	state->overtaken = 0;
-	state->overtaken_ns = now;
 	if (!quic_still_waiting(state))
 		state->overtaken_latency_ns = 0;
 	/* Numbers wrap. */
@@ -308,9 +307,9 @@ static __always_inline void quic_forget_overtaken(struct quic_state *state, u64 
 	/* Of two CPUs at once one does. */
 	if (since < time || __sync_val_compare_and_swap(&state->overtaken_ns, began, now) != began)
 		return;
-	quic_turn_overtaken(state, now);
+	quic_turn_overtaken(state);
 	if (since / 2 >= time)
-		quic_turn_overtaken(state, now);
+		quic_turn_overtaken(state);
 }
 
 /* One look, when an attempt comes. Without a lock: of two CPUs at once one has its way. */

@@ -116,9 +116,13 @@ fn c_goes_through_the_model_s_states() {
         },
     );
     let events = prop::collection::vec((step, event), 1..300);
+    // Numbers wrap.
+    let first = prop_oneof![Just(0u32), u32::MAX - 100..=u32::MAX, any::<u32>()];
     runner(5_000)
-        .run(&(rule, events), |(rule, events)| {
+        .run(&(first, rule, events), |(first, rule, events)| {
             let (mut c, mut model) = (CQuicWait::default(), QuicWait::default());
+            c.begin_at(first);
+            (model.admitted, model.answered, model.unsure_to) = (first, first, first);
             let mut now = 1u64;
             for (step, event) in events {
                 now = now.saturating_add_signed(step).max(1);
@@ -160,6 +164,7 @@ fn c_goes_through_the_model_s_states() {
                     }
                 }
                 prop_assert_eq!(c.state(), model);
+                prop_assert_eq!(c.reported(), (model.pending(), model.least()));
             }
             Ok(())
         })

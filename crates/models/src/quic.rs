@@ -294,7 +294,7 @@ impl QuicWait {
     }
 
     /// So many attempts may wait, whatever the wait.
-    fn least(&self) -> u32 {
+    pub fn least(&self) -> u32 {
         let bearable = BEARABLE_NS.checked_div(self.service_ns);
         let least = u64::from(self.least).min(bearable.unwrap_or(u64::MAX));
         (least as u32).max(LEAST_MIN)
@@ -555,14 +555,15 @@ impl QuicWait {
         if since < time {
             return;
         }
-        self.turn_overtaken(now);
+        self.overtaken_ns = now;
+        self.turn_overtaken();
         if since / 2 >= time {
-            self.turn_overtaken(now);
+            self.turn_overtaken();
         }
     }
 
     /// Those of the time before are lost.
-    fn turn_overtaken(&mut self, now: u64) {
+    fn turn_overtaken(&mut self) {
         let less = |count: u32| count - count.div_ceil(8);
         let (overtaken, lost) = (self.overtaken, self.overtaken_before);
         let answered = less(self.overtaken_answered);
@@ -572,7 +573,6 @@ impl QuicWait {
         self.overtaken_answered = answered;
         self.overtaken_lost = u64::from(lost).min(most) as u32;
         (self.overtaken_before, self.overtaken) = (overtaken, 0);
-        self.overtaken_ns = now;
         if self.still_waiting() == 0 {
             self.overtaken_latency_ns = 0;
         }

@@ -415,15 +415,24 @@ fn report(state: &quic_state, now: u64, newest: u64) -> Option<QuicSocket> {
         buffer: if is_asked { state.buffer } else { 0 },
         buffer_limit: state.buffer_limit,
         standing: state.standing != 0 && pending > 0,
-        least: state.least.max(abi::QUIC_LEAST_MIN),
+        least: least(state),
     })
 }
 
-/// `QUIC_TRUST_LEAST` there.
+/// `QUIC_TRUST_LEAST` of bpf/lib/quic_wait.h.
 const TRUST_LEAST: u64 = 16;
+/// `QUIC_BEARABLE_NS` there.
+const BEARABLE_NS: u64 = 1_000_000_000;
 
-/// `quic_pending()` of bpf/lib/quic_wait.h.
-fn pending(state: &quic_state) -> u32 {
+/// `quic_least()` there.
+pub(crate) fn least(state: &quic_state) -> u32 {
+    let bearable = BEARABLE_NS.checked_div(state.service_ns);
+    let least = u64::from(state.least).min(bearable.unwrap_or(u64::MAX));
+    (least as u32).max(abi::QUIC_LEAST_MIN)
+}
+
+/// `quic_pending()` there.
+pub(crate) fn pending(state: &quic_state) -> u32 {
     let newest = state
         .admitted
         .wrapping_sub(state.answered)

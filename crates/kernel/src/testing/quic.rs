@@ -242,6 +242,16 @@ impl CQuicWait {
         unsafe { pure_quic_excuse(&mut self.0, number, now) }
     }
 
+    /// Has its attempts begin behind this number.
+    pub fn begin_at(&mut self, number: u32) {
+        (self.0.admitted, self.0.answered, self.0.unsure_to) = (number, number, number);
+    }
+
+    /// What status says of it: how many wait, and how many may.
+    pub fn reported(&self) -> (u32, u32) {
+        (crate::quic::pending(&self.0), crate::quic::least(&self.0))
+    }
+
     /// Its fields, in the model's words.
     pub fn state(&self) -> QuicWait {
         QuicWait {

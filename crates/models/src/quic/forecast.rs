@@ -208,7 +208,7 @@ impl World {
             buffer: wait.buffer,
             buffer_limit: wait.buffer_limit,
             standing: wait.standing && wait.pending() > 0,
-            least: wait.least.max(super::LEAST_MIN),
+            least: wait.least(),
         }
     }
 }
