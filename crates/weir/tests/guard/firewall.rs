@@ -185,7 +185,7 @@ fn clients_pass_in_a_flood(policy: &str) {
             bed.status()["listeners"][0]["half_open"].as_i64().unwrap() >= i64::from(ROOMY) / 2,
             "the flood lasts"
         );
-        assert_tracked(bed);
+        assert_tracked(&bed);
         assert_eq!(bed.overflows(), 0);
     }
 }
