@@ -6,11 +6,12 @@
  * A packet's way (tc ingress, tcx; every step may say "pass"):
  *   1. parse: only whole, plain TCP (packet.h); of the others SYNs are policed
  *      (unusual.bpf.h)
- *   2. one array load by destination port: not guarded -> pass
+ *   2. one array load by destination port: not guarded -> pass. So does what is
+ *      in a VLAN, for another host, or on an interface that is not named
  *   3. SYN            -> on_syn():  police.bpf.h, if its class has a rate; then
  *                         admit.h decides from the listener's own counters
  *      FIN            -> on_fin():  half_close = reset only
- *      ACK            -> on_ack():  only while cookies or overbooked places are out
+ *      ACK            -> on_ack():  only while one may decide (ack_watch.h)
  *      anything else  -> pass; data of established connections ends here
  *
  * The XDP front (front = xdp) makes the same decision on SYNs and final ACKs in
@@ -77,7 +78,7 @@ static __always_inline int judge_skb(struct __sk_buff *skb)
 		return PASS;
 	if (in_vlan(skb) || CTX_LOAD(skb, pkt_type) != PACKET_HOST)
 		return PASS;
-	/* Asked first: a call would have the packet's bounds on the stack. */
+	/* Before listener_in() gets the packet's bounds: the call in this would have them kept on the stack. */
 	netns = netns_of_skb(skb);
 	listener = listener_in(netns, policy, &arrival, skb_start(skb) + link_header, skb_end(skb));
 	if (!listener || !on_interface(listener, CTX_LOAD(skb, ifindex)))
@@ -105,7 +106,7 @@ static __always_inline bool to_this_device(struct xdp_md *xdp, const struct ethe
 	const struct in6_addr *own =
 		bpf_rdonly_cast((void *)buffer->rxq->dev->dev_addr, bpf_core_type_id_kernel(struct in6_addr));
 
-	/* An Ethernet address and what is behind it: the kernel keeps room for 32 bytes. */
+	/* Read as a structure of 16 bytes, of which 6 are the address: dev_addr has room for 32 (MAX_ADDR_LEN). */
 	return !__builtin_memcmp(eth->dst, own, sizeof(eth->dst));
 }
 
@@ -144,7 +145,7 @@ int guard_xdp(struct xdp_md *xdp)
 	return judge_xdp(xdp);
 }
 
-/* Run by user space. */
+/* Run by user space, each time that it has found nothing behind weir that drops SYNs: see cookies_until_ns. */
 SEC("syscall")
 int cookies_renew(void *ctx)
 {

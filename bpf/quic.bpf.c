@@ -187,7 +187,10 @@ static __always_inline void client_id(struct quic_client *client, const struct q
 	client->id[2] = id->word[2] | (u64)len << 56;
 }
 
-/* How many bytes the first datagram has. What it says, and what there is: a made-up header is answered with nothing. */
+/*
+ * How many bytes the first datagram has: as many as its header says (said), or as there are if these are fewer. An
+ * answer is shorter than what came, and anybody can make up a header.
+ */
 static __always_inline u32 datagram_len(struct __sk_buff *skb, u32 said, u32 l4)
 {
 	u32 begin = l4 + sizeof(struct udp), len = CTX_LOAD(skb, len), one = CTX_LOAD(skb, gso_size);
@@ -430,7 +433,7 @@ static __always_inline struct quic_state *state_of(const struct quic_server *ser
 	return bpf_map_lookup_elem(&states, server);
 }
 
-/* The inode of a socket. Not from its pointer at once: that may be NULL. */
+/* The inode of a socket. By a cast: sk_socket may be NULL, and then this reads 0. */
 static __always_inline u32 inode_of(const struct sock *socket)
 {
 	const struct socket_alloc *alloc = bpf_rdonly_cast((void *)socket->sk_socket, bpf_core_type_id_kernel(struct socket_alloc));

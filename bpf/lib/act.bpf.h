@@ -108,7 +108,10 @@ __noinline int answer_xdp(struct xdp_md *xdp, const struct packet *packet, const
 	return XDP_TX;
 }
 
-/* What a device has summed up of a packet (CHECKSUM_COMPLETE) becomes the sum of headers without options. Global. */
+/*
+ * Where a device has summed up a packet (CHECKSUM_COMPLETE), the stack checks it by that sum. The packet has become a
+ * RST without options, so the sum becomes that of its headers. Global.
+ */
 __noinline int sum_headers(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct sk_buff *buffer = bpf_cast_to_kern_ctx(skb);

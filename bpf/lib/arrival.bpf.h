@@ -12,7 +12,8 @@
  * later. A call takes 1 to 2 ns, and more where returns are made safe against
  * Spectre, so a SYN that is admitted meets few: what decides whether a rare one is
  * needed stands before it.
- * crates/kernel/tests/verifier.rs bounds what the verifier has to do.
+ * crates/kernel/tests/verifier.rs bounds what the verifier has to do. docs/kernels-details.md
+ * lists what older verifiers do not see.
  *
  * Linux before 6.10 tells two turns of a bpf_for() loop apart by whatever they
  * leave in registers and on the stack: a body with branches is a function. Linux

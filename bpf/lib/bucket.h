@@ -14,7 +14,9 @@
  * class whose rate was raised to thousands would be shut for that second.
  *
  * Unit: 1/16 ns, so that ten million a second are exact to 1/1600. Clock:
- * bpf_ktime_get_ns(); the guard's own ticks in 4 ms, a burst of its own.
+ * bpf_ktime_get_ns(). The guard's own (clock.bpf.h) goes in ticks of 1 to 10 ms,
+ * and what comes at a tick would be a burst; for the few steady sources and paths
+ * of MPTCP it will do.
  */
 #ifndef WEIR_BUCKET_H
 #define WEIR_BUCKET_H

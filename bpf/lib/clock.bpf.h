@@ -22,7 +22,7 @@ static __always_inline u64 clock_ns(void)
 	return bpf_jiffies64() * tick_ns;
 }
 
-/* The same time of the kernel's. */
+/* A time of the kernel's, in jiffies, by this clock. */
 static __always_inline u64 jiffies_ns(unsigned long jiffies)
 {
 	return (u64)jiffies * tick_ns;

@@ -268,6 +268,7 @@ static __always_inline bool flooded(const struct listen_state *state, u64 now)
 	return now < state->flood_until_ns;
 }
 
+/* Once a second at most: all CPUs read the line. */
 static __always_inline void note_flood(struct listen_state *state, enum verdict v, u64 now)
 {
 	if (v == VERDICT_cookie_sent_flood && now + FLOOD_NS - state->flood_until_ns > SECOND_NS)
@@ -313,8 +314,10 @@ static __always_inline bool lacks_mptcp_cookie(const struct listener_policy *lis
 }
 
 /*
- * In observe mode, or left to it, the SYN went to the kernel; whether it was let
- * in there is the kernel's rule. With a full SYN queue the kernel sends a cookie.
+ * A SYN went to the kernel that weir would have refused, or has left to it. By the
+ * kernel's rule it may be let in there: then it counts as a connection, from which
+ * the estimate of the wait takes the accepts. With a full SYN queue the kernel
+ * sends a cookie, and no handshake is under way.
  */
 static __always_inline void account_passed(struct listen_state *state, const struct queue_view *queue)
 {
@@ -376,6 +379,7 @@ static __always_inline bool cookie_possible(const struct listener_policy *listen
 
 	if (!cookies_over_v6 && arrival->packet.v6)
 		return false;
+	/* The bit, or 0: no branch (cookies_hold()). */
 	return !is_mptcp(tp) && listener->may & WEIR_MAY_SEND_COOKIES * cookies_hold(arrival->now);
 }
 
@@ -612,7 +616,7 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, const struct listen
 	return answer_instead(skb, &arrival->packet, &answer, arrival->verdict);
 }
 
-/* Releases what a lookup has found. */
+/* Whether a lookup has found a handshake or a connection. Releases it. */
 static __always_inline bool is_held(struct bpf_sock *sk)
 {
 	bool held;
@@ -750,7 +754,7 @@ static __always_inline enum verdict without_answer(enum verdict v)
 	}
 }
 
-/* The SYN is over its class's rate (state: NULL) or its queue is full. */
+/* The SYN is over its class's rate (state: NULL) or its queue is full. An unsound one is the kernel's to drop. */
 static __always_inline int turn_away(struct __sk_buff *skb, const struct listener_policy *listener,
 				     struct arrival *arrival, struct destination *destination,
 				     struct listen_state *state)

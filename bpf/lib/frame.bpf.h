@@ -57,8 +57,9 @@ static __always_inline u8 checksum_state(struct __sk_buff *skb)
 }
 
 /*
- * Sum of the TCP header with its options and the pseudo-header. 0xffff: sound.
- * The pseudo-header's sum alone in the field: CHECKSUM_PARTIAL.
+ * Whether the sum over the TCP header, its options and the pseudo-header is right. pseudo: the sum of the last of
+ * these. may_be_partial: the field may also have that sum alone, as where the kernel says CHECKSUM_PARTIAL; XDP is not
+ * told.
  */
 static __always_inline bool tcp_sum_sound(const struct packet *packet, const struct tcp *tcp, const void *data_end,
 					  u64 pseudo, bool may_be_partial)
@@ -82,7 +83,10 @@ static __always_inline bool tcp_sum_sound(const struct packet *packet, const str
 	return csum_fold(sum) == 0xffff;
 }
 
-/* Whether the kernel would have taken this packet: header sums right. Unsound ones are its to drop. */
+/*
+ * Whether the kernel would have taken this packet, as far as the sums of its headers say. Others are its to drop.
+ * summed: the sum of TCP is known to be right. may_be_partial: as above.
+ */
 static __always_inline bool sound(const struct packet *packet, void *network, void *data_end, bool summed,
 				  bool may_be_partial)
 {

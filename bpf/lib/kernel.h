@@ -129,7 +129,7 @@ struct sock_reuseport {
 	struct sock *socks[];
 };
 
-/* A pointer and no more: as which any pointer in memory is read. */
+/* A structure of one pointer: group.bpf.h reads any pointer in memory as one. */
 struct hlist_head {
 	struct hlist_node *first;
 };
@@ -293,7 +293,7 @@ struct xdp_buff {
 	struct xdp_rxq_info *rxq;
 };
 
-/* Since Linux 6.18, of UDP sockets. */
+/* Since Linux 6.18, of UDP sockets. Only whether there is one is asked (quic.bpf.c: begin()). */
 struct udp_prod_queue {
 };
 

@@ -13,7 +13,8 @@
  *             its high half those that were claims and no longer are.
  *   claim[i]  per CPU: how many it made, how many are known to be delivered,
  *             and the last one's flow. A CPU delivers in order, so when the
- *             last is delivered, all are.
+ *             last is delivered, all are. And a mark: how many it had made
+ *             when it had taken up so many packets.
  *
  * A CPU's claims are delivered when a lookup finds a request or connection for
  * the last one; or when the CPU has taken up claim_batch() packets since, for the

@@ -28,10 +28,14 @@
 #ifndef SOL_TCP
 #define SOL_TCP 6
 #endif
-/* include/uapi/linux/tcp.h, include/uapi/linux/bpf.h: since 6.15 for bpf_setsockopt() */
+/* include/uapi/linux/tcp.h */
 #ifndef TCP_SAVE_SYN
 #define TCP_SAVE_SYN 27
 #endif
+/*
+ * include/uapi/linux/bpf.h: since 6.15 for bpf_setsockopt(). Where that does not know it, timewait_mark counts
+ * `unmarked`.
+ */
 #define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
 #define ENOENT 2
 /* Of a record whose connection is still closing. */
@@ -86,7 +90,7 @@ static __always_inline u16 entry_of(const u16 *table, u32 port)
 	return table[port & 0xffff];
 }
 
-/* Big endian. It stands in the upper half, unlike the local one. */
+/* Big endian. The context has it so in its upper half, and the local port in host order. */
 static __always_inline __be16 remote_port_of(const struct bpf_sock_ops *ops)
 {
 	return bpf_htons(bpf_ntohl(CTX_LOAD(ops, remote_port)));

@@ -87,7 +87,10 @@ static __always_inline bool usual_options(struct option_walk *walk)
 	return true;
 }
 
-/* A packet's options, not looked at yet; none if they cannot be read. NULL: no memory. */
+/*
+ * A packet's options, not looked at yet; none if they cannot be read. NULL is for the verifier: the map has its one
+ * value.
+ */
 static __always_inline struct option_walk *load_options(struct __sk_buff *skb, const struct packet *packet)
 {
 	u32 key = 0, len = options_len(packet);
@@ -101,7 +104,7 @@ static __always_inline struct option_walk *load_options(struct __sk_buff *skb, c
 	return walk;
 }
 
-/* The options of a packet; those of none if they cannot be read. NULL: no memory. */
+/* The options of a packet; those of none if they cannot be read. NULL: as above. */
 static __always_inline struct option_walk *options_of_skb(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct option_walk *walk = load_options(skb, packet);

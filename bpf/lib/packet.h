@@ -149,7 +149,7 @@ static __always_inline bool may_be_tcp(const void *network, const void *data_end
 	return (const void *)(ip4 + 1) > data_end || ip4->proto == IPPROTO_TCP;
 }
 
-/* Only SYN of the six classic flags that steer a handshake; ECN's CWR and ECE may be set. */
+/* Of the flags that steer a handshake SYN alone. Others may be set: PSH, URG, and ECN's CWR and ECE. */
 static __always_inline bool is_syn(u8 flags)
 {
 	return (flags & (FLAG_SYN | FLAG_ACK | FLAG_RST | FLAG_FIN)) == FLAG_SYN;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * report.bpf.h - the listening sockets of a network namespace, the iterator's of its opener's, with
- * what no socket diagnostic tells: the half-open connections, and the guard's
- * estimate of the wait. An iterator finds them. That takes up to 20 ms where
- * few connections are open: behind the listening sockets the kernel walks its
- * table of all others until it meets one, and an empty table has half a
- * million buckets on a large machine. So look_again reads those that were
- * found at their addresses. Whether there are others sock_diag(7) says, which
+ * report.bpf.h - the listening sockets of a network namespace, with what no socket
+ * diagnostic tells: the half-open connections, and the guard's estimate of the
+ * wait.
+ *
+ * An iterator finds them, in the namespace of the thread that opens it. That
+ * takes up to 20 ms where few connections are open: behind the listening sockets
+ * the kernel walks its table of all others until it meets one, and an empty table
+ * has half a million buckets on a large machine. So look_again reads those that
+ * were found at their addresses. Whether there are others sock_diag(7) says, which
  * walks the listening sockets alone; look_again says whether connections have
  * come to others.
  */

@@ -11,7 +11,10 @@
 
 #define FIB_SKIP_NEIGH 4 /* BPF_FIB_LOOKUP_SKIP_NEIGH, since 6.3 */
 
-/* device: its kernel address. Where it does not forward, the kernel drops what is not for this host, if it gets that far. */
+/*
+ * device: the kernel address of the one on which the packet has come. Where that does not forward, the lookup says so
+ * and no more: then the kernel drops what is not for this host, but for what a handler takes before (device.bpf.h).
+ */
 static __always_inline bool is_for_host(void *ctx, u32 ifindex, u64 device, const struct bpf_sock_tuple *tuple, u32 v6,
 					u8 protocol)
 {

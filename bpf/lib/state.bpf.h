@@ -38,8 +38,9 @@ u32 active;
  */
 u64 ack_watch_until_ns;
 /*
- * Until then user space knows of nothing behind weir that could drop a SYN: a firewall may come while it stands still.
- * By the guard's clock, which user space does not have: it writes for how long, and runs cookies_renew.
+ * weir sends SYN cookies until then. User space renews it each time that it has found nothing behind weir that could
+ * drop a SYN: while user space stands still, a firewall may come that it does not see. By the guard's clock, which user
+ * space does not have: it writes for how long, and runs cookies_renew.
  */
 u64 cookies_until_ns;
 u64 cookies_for_ns;
@@ -100,7 +101,10 @@ struct source_set sources[1 << SOURCE_SET_BITS] __attribute__((aligned(sizeof(st
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	/* 3 640 events of 72 bytes: what sample_due() lets through in the second between two looks of user space. */
+	/*
+	 * 3 640 events of 64 bytes and 8 of the ring: what sample_due() lets through between two looks of user space, a
+	 * second.
+	 */
 	__uint(max_entries, 256 * 1024);
 } events SEC(".maps");
 

@@ -35,8 +35,8 @@ u64 netns;
 /* Connections that wait for a later segment until they end here, about; set right by user space. */
 u32 awaited;
 /*
- * 0: there has been no record, or there is no entry in endings. Then no look is needed, which costs a cache miss at each
- * handshake and close: an end that never holds makes no record. User space sets the second one back.
+ * recorded, 0: no record was ever made. noted, 0: endings has no entry. Then nobody looks there, which would cost a
+ * cache miss at each handshake and close: an end that never holds makes no record. User space sets `noted` back.
  */
 u32 recorded;
 u32 noted;
@@ -296,8 +296,8 @@ static __always_inline bool find_rule(struct segment *segment)
 }
 
 /*
- * What stands for a FIN that has ended its connection here: a keyed hash of all that says which FIN it is. It is not 0. Who
- * does not see the connection, or has no memory of it, does not meet it. seq: the FIN's own number. Global: verified once.
+ * What stands for a FIN that has ended its connection here: a keyed hash of all that says which FIN it is. It is not 0.
+ * So nobody has another FIN taken for it who has not seen this one. seq: the FIN's own number. Global: verified once.
  */
 __noinline u64 mark_of(struct segment *segment, u32 seq)
 {
@@ -316,7 +316,7 @@ __noinline u64 mark_of(struct segment *segment, u32 seq)
 	return siphash(words, 6, &marks_key) | 1;
 }
 
-/* By bits that are not always set. */
+/* Not by the lowest bit of a mark, which is always set. */
 static __always_inline u64 *place_of(u64 mark)
 {
 	mark >>= 1;
