@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * discover.bpf.c - who listens where: the TCP listeners of all network namespaces of this machine, in one pass, and each
- * that begins or ceases to listen, at that moment.
+ * discover.bpf.c - who listens where: the TCP listeners of all network namespaces of this machine, in one pass, and
+ * each that begins or ceases to listen, at that moment.
  *
  * discover_state runs when a TCP socket of this machine changes its state; a packet pays nothing. Of a connection that
- * changes are a few, and here two comparisons. discover_files walks the open files of all processes when user space reads its
- * iterator. Nothing is held of what is found: a namespace ends as if nobody had looked.
+ * changes are a few, and here two comparisons. discover_files walks the open files of all processes when user space
+ * reads its iterator. Nothing is held of what is found: a namespace ends as if nobody had looked.
  *
- * listen() calls once more change the backlog without a word, and one without bind() before has no port yet. Who wants to
- * know looks at the files again.
+ * listen() calls once more change the backlog without a word, and one without bind() before has no port yet. Who wants
+ * to know looks at the files again.
  */
 #include "lib/kernel.h"
 #include "abi/discover.h"
@@ -108,7 +108,10 @@ int BPF_PROG(discover_state, struct sock *sk, int old, int new)
 {
 	struct listen_notice *notice;
 
-	/* A new connection begins as a copy of its listening socket, and ceases to be one as SYN_RECV. MPTCP says LISTEN twice. */
+	/*
+	 * A new connection begins as a copy of its listening socket, and ceases to be one as SYN_RECV. MPTCP says
+	 * LISTEN twice.
+	 */
 	if (new == old || (new != TCP_LISTEN && (old != TCP_LISTEN || new != TCP_CLOSE)))
 		return 0;
 	if (!by_ip(sk) || !is_own_listener(sk))

@@ -122,9 +122,9 @@ static __always_inline void to_server(struct sk_reuseport_md *md, u32 group, u32
 }
 
 /*
- * Takes a slot from the ring of free ones. User space gives each back once, and there are no more slots than entries: so
- * the entry stays as it is until its slot is given back, and it is read after the swap, which on arm64 keeps it from being read
- * before the tail.
+ * Takes a slot from the ring of free ones. User space gives each back once, and there are no more slots than entries:
+ * so the entry stays as it is until its slot is given back, and it is read after the swap, which on arm64 keeps it from
+ * being read before the tail.
  */
 static __always_inline u32 take_slot(struct parking_group *group)
 {

@@ -202,8 +202,8 @@ static __always_inline u32 datagram_len(struct __sk_buff *skb, u32 said, u32 l4)
 }
 
 /*
- * Reads addresses and the first packet. said: as of guarded_len(). out: it is the server's, and the client's ID is where
- * it goes. Global.
+ * Reads addresses and the first packet. said: as of guarded_len(). out: it is the server's, and the client's ID is
+ * where it goes. Global.
  */
 __noinline int datagram_read(struct __sk_buff *skb, struct datagram *d, u32 said, bool out)
 {
@@ -529,8 +529,8 @@ static __always_inline u32 class_in(const struct quic_policy *policy, struct dat
 }
 
 /*
- * What the rate of its class says of an attempt, which then has its token. Who only observes takes none: the class may be that of
- * SYNs whose verdicts are carried out.
+ * What the rate of its class says of an attempt, which then has its token. Who only observes takes none: the class may
+ * be that of SYNs whose verdicts are carried out.
  */
 static __always_inline enum quic_verdict rate_verdict(const struct quic_policy *policy, const struct datagram *d)
 {
@@ -601,8 +601,9 @@ __noinline int judge(struct __sk_buff *skb, const struct quic_policy *policy, st
 }
 
 /*
- * Whether a packet of a client begins another attempt than the one that was let in: it goes to an ID that is neither the
- * first one nor the server's. Clients without an ID of their own (Chromium's) are told apart by port only, and use it again.
+ * Whether a packet of a client begins another attempt than the one that was let in: it goes to an ID that is neither
+ * the first one nor the server's. Clients without an ID of their own (Chromium's) are told apart by port only, and use
+ * it again.
  */
 static __always_inline bool begins_anew(const struct quic_slot *attempt, const struct datagram *d)
 {
@@ -642,7 +643,10 @@ static __always_inline int goes_on(struct quic_slot *slot, struct datagram *d, u
 		slot->repeated_ns = d->now;
 		quic_turn_swap(slot, turn, quic_turn_with(turn, QUIC_LATE));
 	}
-	/* Its hello may have more datagrams, for each of which the server may send a Retry. The client goes by the first one. */
+	/*
+	 * Its hello may have more datagrams, for each of which the server may send a Retry. The client goes by the
+	 * first one.
+	 */
 	if (fate == QUIC_RETRIED && d->to_hash == slot->server_id)
 		return comes_back(slot, d, turn);
 	return PASS;
@@ -660,7 +664,9 @@ static __always_inline int refuse_again(struct __sk_buff *skb, struct datagram *
 	return policy->observe ? PASS : refuse(skb, d, verdict);
 }
 
-/* Whether this follows an Initial that was refused a moment ago. Signed: another CPU may have judged it a moment later. */
+/*
+ * Whether this follows an Initial that was refused a moment ago. Signed: another CPU may have judged it a moment later.
+ */
 static __always_inline bool follows_refusal(const struct quic_slot *slot, const struct datagram *d)
 {
 	return (s64)(d->now - slot->at_ns) <= (s64)REFUSED_FOR_NS;

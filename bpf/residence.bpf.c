@@ -52,7 +52,10 @@ static __always_inline void talk_read(const struct tcp_sock *tp, struct talk *ta
 	talk->snd_una = tp->snd_una;
 }
 
-/* A socket that a RST has closed has no skc_num any more. Before Linux 6.18 the verifier knew no bounds of a swapped number. */
+/*
+ * A socket that a RST has closed has no skc_num any more. Before Linux 6.18 the verifier knew no bounds of a swapped
+ * number.
+ */
 static __always_inline u32 port_of(const struct tcp_sock *tp)
 {
 	u32 port = bpf_ntohs(tp->inet_conn.icsk_inet.inet_sport);

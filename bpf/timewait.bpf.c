@@ -76,7 +76,10 @@ static __always_inline int refuse(struct __sk_buff *skb, struct segment *segment
 	return PASS;
 }
 
-/* Puts an attempt off: the server forgets it, and this end sends its SYN again, until the record has ended at the latest. */
+/*
+ * Puts an attempt off: the server forgets it, and this end sends its SYN again, until the record has ended at the
+ * latest.
+ */
 static __always_inline int put_off(struct __sk_buff *skb, struct segment *segment)
 {
 	begin_answer(segment, FLAG_RST, segment->ack, 0);
@@ -91,7 +94,9 @@ static __always_inline bool stands(const struct timewait_record *record)
 	return record && record->until_ns != CLOSING && bpf_ktime_get_ns() < record->until_ns;
 }
 
-/* Whether a SYN/ACK is for a connection that this end is opening: it acknowledges the SYN. The kernel takes no other. */
+/*
+ * Whether a SYN/ACK is for a connection that this end is opening: it acknowledges the SYN. The kernel takes no other.
+ */
 static __always_inline bool answers_syn(struct __sk_buff *skb, struct segment *segment)
 {
 	struct sock_common *sk = socket_of(skb, segment);
@@ -172,7 +177,9 @@ __noinline int on_syn(struct __sk_buff *skb, struct segment *segment)
 	return TC_DROP;
 }
 
-/* A FIN for which there is no socket: acknowledged once more if it is that of a record, and by what the record knows. */
+/*
+ * A FIN for which there is no socket: acknowledged once more if it is that of a record, and by what the record knows.
+ */
 static __always_inline bool answered_from_record(struct __sk_buff *skb, struct segment *segment)
 {
 	struct timewait_record *record = record_of(&segment->tuple);

@@ -53,9 +53,9 @@ static __always_inline void note_refused_ack(struct listen_state *state, const s
 }
 
 /*
- * Whether tc filters stand behind weir on this device. One may redirect the packet to where it waits, as into an ifb. The
- * request that a cookie becomes does not hold its listener: that is there for as long as the packet goes on at once.
- * User space looks for them each second, and then no cookie comes this far.
+ * Whether tc filters stand behind weir on this device. One may redirect the packet to where it waits, as into an ifb.
+ * The request that a cookie becomes does not hold its listener: that is there for as long as the packet goes on at
+ * once. User space looks for them each second, and then no cookie comes this far.
  */
 static __always_inline bool has_filters_behind(struct __sk_buff *skb)
 {
@@ -146,8 +146,8 @@ static __always_inline bool request_ended_by(struct bpf_sock *sk, u32 seq, u32 a
 }
 
 /*
- * The final ACK of a handshake that the kernel holds: abort, and reserv with overbooking. That of a new path of an MPTCP
- * connection is left to the kernel: the client repeats it when it is dropped. Releases sk.
+ * The final ACK of a handshake that the kernel holds: abort, and reserv with overbooking. That of a new path of an
+ * MPTCP connection is left to the kernel: the client repeats it when it is dropped. Releases sk.
  */
 static __always_inline int on_request_ack(struct __sk_buff *skb, const struct listener_policy *listener,
 					  struct arrival *arrival, struct bpf_sock *sk)

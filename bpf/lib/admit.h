@@ -89,8 +89,8 @@ static __always_inline bool place_for_cookie(const struct listener_policy *liste
 }
 
 /*
- * The same before the SYN/ACK of the cookie: claims are handshakes too, of which the kernel may take none, and while these
- * stall, or in a flood of such, they are not held against a client either. Its final ACK goes by the rule above.
+ * The same before the SYN/ACK of the cookie: claims are handshakes too, of which the kernel may take none, and while
+ * these stall, or in a flood of such, they are not held against a client either. Its final ACK goes by the rule above.
  */
 static __always_inline bool place_for_later(const struct listener_policy *listener, const struct queue_view *queue,
 					    bool flooded)

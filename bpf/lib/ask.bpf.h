@@ -46,7 +46,8 @@ static __always_inline u8 accept_by(u32 wish, u8 accept)
 }
 
 /*
- * An application asks for one socket of its own. Runs at each setsockopt() of the machine: those of others go on as they are.
+ * An application asks for one socket of its own. Runs at each setsockopt() of the machine: those of others go on as
+ * they are.
  */
 SEC("cgroup/setsockopt")
 int timewait_ask(struct bpf_sockopt *ctx)

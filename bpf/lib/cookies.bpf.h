@@ -17,8 +17,8 @@
 /* 1: the kernel has SYN cookies of its own (CONFIG_SYN_COOKIES), and tells programs of them. Set before load. */
 const volatile u8 kernel_cookies = 1;
 /*
- * 1: the kernel takes weir's cookies over IPv6. bpf_sk_assign_tcp_reqsk() knows IPv6 only where it is built in, and with a
- * module (CONFIG_IPV6=m) the connection would be reset. Set before load.
+ * 1: the kernel takes weir's cookies over IPv6. bpf_sk_assign_tcp_reqsk() knows IPv6 only where it is built in, and
+ * with a module (CONFIG_IPV6=m) the connection would be reset. Set before load.
  */
 const volatile u8 cookies_over_v6 = 1;
 

@@ -131,8 +131,8 @@ static __always_inline void view_queue(struct __sk_buff *skb, struct listen_stat
 }
 
 /*
- * Whether the queue that was seen is still half empty at the claim, made when the ledger had these claims. Then it has a
- * place by any rule, as it had, and need not be read again.
+ * Whether the queue that was seen is still half empty at the claim, made when the ledger had these claims. Then it has
+ * a place by any rule, as it had, and need not be read again.
  */
 static __always_inline bool still_half_empty(struct arrival *arrival, u64 claims)
 {
@@ -493,7 +493,10 @@ __noinline int spare_steady(struct __sk_buff *skb, const struct listener_policy 
 	return 0;
 }
 
-/* Whether a handshake adds a path to an MPTCP connection. Global, one for each type of context: the verifier wants to know it. */
+/*
+ * Whether a handshake adds a path to an MPTCP connection. Global, one for each type of context: the verifier wants to
+ * know it.
+ */
 __noinline int adds_path_skb(struct __sk_buff *skb, const struct arrival *arrival)
 {
 	const struct option_walk *walk = arrival ? options_of_skb(skb, &arrival->packet) : NULL;
@@ -516,8 +519,8 @@ u64 path_next;
 /*
  * Whether a SYN that is to be refused goes to the kernel as a new path of an MPTCP connection (MP_JOIN). The connection
  * is established and may have lost its other paths; the new one is never accepted, so it takes no place from anybody.
- * The kernel resets one whose token no connection has, and keeps nothing of it. That costs more than a refusal of weir's:
- * a flood of those beyond the bucket is refused like any other.
+ * The kernel resets one whose token no connection has, and keeps nothing of it. That costs more than a refusal of
+ * weir's: a flood of those beyond the bucket is refused like any other.
  */
 static __always_inline bool passes_as_path(struct __sk_buff *skb, const struct arrival *arrival)
 {
@@ -540,8 +543,8 @@ static __always_inline void count_retried(const struct listener_policy *listener
 }
 
 /*
- * Whether the kernel takes the SYN, as far as its bytes say. Else its claim would hold a place for nobody until it is over.
- * In a half-empty queue it may. Global: its registers are not to be on the stack of on_syn().
+ * Whether the kernel takes the SYN, as far as its bytes say. Else its claim would hold a place for nobody until it is
+ * over. In a half-empty queue it may. Global: its registers are not to be on the stack of on_syn().
  */
 __noinline int kernel_takes(struct __sk_buff *skb, const struct arrival *arrival)
 {
@@ -642,8 +645,8 @@ static __always_inline bool over_rate(const struct listener_policy *listener, st
 
 /*
  * Whether the kernel holds a handshake or a connection of this 4-tuple: then the SYN repeats one that was let in, whose
- * SYN/ACK was lost, and its class's rate has counted it. A TIME-WAIT socket is no sign of that: the SYN may be to take its
- * place. Global, one for each type of context: the verifier wants to know it.
+ * SYN/ACK was lost, and its class's rate has counted it. A TIME-WAIT socket is no sign of that: the SYN may be to take
+ * its place. Global, one for each type of context: the verifier wants to know it.
  */
 __noinline int is_held_skb(struct __sk_buff *skb, struct arrival *arrival)
 {

@@ -49,8 +49,9 @@ static __always_inline u32 read_socket(struct sock_common *sk, struct tw_socket 
 		struct sock_common *common = (struct sock_common *)tp;
 
 		/*
-		 * Not one that is in close(): what comes meanwhile is dropped with it if a TIME-WAIT socket takes its place,
-		 * and the other end is to send its FIN again. In this order: after close() such a socket has the state CLOSE.
+		 * Not one that is in close(): what comes meanwhile is dropped with it if a TIME-WAIT socket takes its
+		 * place, and the other end is to send its FIN again. In this order: after close() such a socket has the
+		 * state CLOSE.
 		 */
 		socket->orphan = common->skc_flags >> SOCK_DEAD & 1;
 		barrier();
@@ -367,8 +368,8 @@ static __always_inline bool is_protected(struct __sk_buff *skb)
 }
 
 /*
- * A client whose SYN was put off answers the old connection's ACK with a RST, and the kernel's TIME-WAIT ends. So does a
- * record. RSTs for anything else end none (RFC 1337).
+ * A client whose SYN was put off answers the old connection's ACK with a RST, and the kernel's TIME-WAIT ends. So does
+ * a record. RSTs for anything else end none (RFC 1337).
  */
 static __always_inline void end_put_off(struct segment *segment)
 {

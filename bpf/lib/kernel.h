@@ -279,7 +279,9 @@ struct bpf_mprog_entry {
 	struct bpf_mprog_bundle *parent;
 };
 
-/* What a packet meets at tc ingress of a device: the programs at tcx, then the filters of clsact or an ingress qdisc. */
+/*
+ * What a packet meets at tc ingress of a device: the programs at tcx, then the filters of clsact or an ingress qdisc.
+ */
 struct tcx_entry {
 	struct mini_Qdisc *miniq;
 	struct bpf_mprog_bundle bundle;

@@ -38,8 +38,8 @@ static __always_inline void packet_taken(void)
 }
 
 /*
- * Whether a socket is in TIME-WAIT since this time or later, to a tick: connections of a local network are often over within
- * one. One that is in FIN-WAIT-2 counts as older.
+ * Whether a socket is in TIME-WAIT since this time or later, to a tick: connections of a local network are often over
+ * within one. One that is in FIN-WAIT-2 counts as older.
  */
 static __always_inline bool time_wait_since(struct bpf_sock *sk, u64 ns)
 {

@@ -68,7 +68,10 @@ LEDGER_SETTING u32 batch_max = 8;
 LEDGER_SETTING u32 nr_cpus = 1;
 /* 1: loads and stores of this machine may pass each other (arm64). */
 LEDGER_SETTING u8 weakly_ordered = 1;
-/* 1: a claim may be written by two at once: on more CPUs than WEIR_MAX_CPUS, or where softirqs are preempted (PREEMPT_RT). */
+/*
+ * 1: a claim may be written by two at once: on more CPUs than WEIR_MAX_CPUS, or where softirqs are preempted
+ * (PREEMPT_RT).
+ */
 LEDGER_SETTING u8 claims_shared = 1;
 
 /* NAPI_POLL_WEIGHT: a driver that hands over lists (netif_receive_skb_list()) has at most so many packets in one. */
@@ -141,7 +144,10 @@ static __always_inline u32 packets_taken(u32 cpu)
 	return LEDGER_GET(taken[claim_slot(cpu)].packets);
 }
 
-/* Whether the claims that CPUs may leave behind hold a quarter of so many places at most, with batches of so many packets. */
+/*
+ * Whether the claims that CPUs may leave behind hold a quarter of so many places at most, with batches of so many
+ * packets.
+ */
 static __always_inline bool claims_fit(u32 limit, u32 batch)
 {
 	return limit / 8 >= batch * nr_cpus;
@@ -191,8 +197,8 @@ static __always_inline u64 claim_begin(struct listen_state *state)
 }
 
 /*
- * The claims of a queue that was read after `seen`, as of `now`, both `claims`: those that were let in since are all in it,
- * whatever the kernel counts of them by now. So the queue looks no emptier than if it were read again.
+ * The claims of a queue that was read after `seen`, as of `now`, both `claims`: those that were let in since are all in
+ * it, whatever the kernel counts of them by now. So the queue looks no emptier than if it were read again.
  */
 static __always_inline u32 claims_since(u32 known, u64 seen, u64 now)
 {
@@ -218,8 +224,8 @@ static __always_inline void claim_not_needed(struct listen_state *state)
 }
 
 /*
- * Takes the claims from resolved to delivered out of the bound; another CPU may have done so. found: a lookup has found the
- * last of them.
+ * Takes the claims from resolved to delivered out of the bound; another CPU may have done so. found: a lookup has found
+ * the last of them.
  */
 static __always_inline void claim_settle(struct listen_state *state, struct claim *claim, u32 resolved, u32 delivered,
 					 bool found)
@@ -313,7 +319,10 @@ static __always_inline void claim_resolve(const struct ledger_look *look, struct
 		claim_settle(state, claim, LEDGER_GET(claim->resolved), made, true);
 }
 
-/* Takes out the claims that `cpu` made for a socket, `owner`, which has left its slot or is about to. `own`: the caller's CPU. */
+/*
+ * Takes out the claims that `cpu` made for a socket, `owner`, which has left its slot or is about to. `own`: the
+ * caller's CPU.
+ */
 static __always_inline void claim_forget(struct listen_state *state, u64 owner, u32 cpu, u32 own)
 {
 	struct claim *claim = &state->claim[claim_slot(cpu)];
@@ -369,8 +378,8 @@ static __always_inline u32 claim_made(struct claim *claim, u32 cpu)
 }
 
 /*
- * The claim holds: the SYN goes to the stack on this CPU. limit: the backlog that it was held against. tick: of the clock
- * of `now`, ns.
+ * The claim holds: the SYN goes to the stack on this CPU. limit: the backlog that it was held against. tick: of the
+ * clock of `now`, ns.
  */
 static __always_inline void claim_commit(struct listen_state *state, const struct bpf_sock_tuple *flow, bool v6,
 					 u32 cpu, u32 limit, u64 now, u32 tick)
@@ -412,8 +421,8 @@ static __always_inline u64 recent_stamp(u64 now, u32 newcomers)
 }
 
 /*
- * CPUs that let a SYN in lately. Counted once a tick and when there is a newcomer: a count that began before that one came
- * does not have its stamp, whenever it is written.
+ * CPUs that let a SYN in lately. Counted once a tick and when there is a newcomer: a count that began before that one
+ * came does not have its stamp, whenever it is written.
  */
 static __always_inline u32 count_recent(struct listen_state *state, u32 cpu, u64 now)
 {

@@ -2,17 +2,18 @@
 /*
  * namespaces.bpf.h - the listeners of network namespaces that are not weir's own: containers, pods.
  *
- * They have their own addresses and ports, the same ones as others. So a listener is found by two keys: the cookie of the
- * namespace, then the place in it. The places of a namespace are a map of their own, which user space fills before it takes
- * the place of the one before, and never changes: a packet sees one policy or the other, whole. The kernel frees the old one
- * when no packet has it any more.
+ * They have their own addresses and ports, the same ones as others. So a listener is found by two keys: the cookie of
+ * the namespace, then the place in it. The places of a namespace are a map of their own, which user space fills before
+ * it takes the place of the one before, and never changes: a packet sees one policy or the other, whole. The kernel
+ * frees the old one when no packet has it any more.
  *
- * What comes here is for a port that is guarded in some namespace (port_entry.elsewhere): packets of other ports have their
- * one load, as without other namespaces. Two hash lookups take some 20 ns; of an established connection that is for its FIN.
+ * What comes here is for a port that is guarded in some namespace (port_entry.elsewhere): packets of other ports have
+ * their one load, as without other namespaces. Two hash lookups take some 20 ns; of an established connection that is
+ * for its FIN.
  *
- * The rest of the guard takes no notice. Sockets are looked up in the namespace of the device, a listening socket has its
- * queue by its kernel address, and a listener its counters by a number that no other has. What is kept by addresses alone has
- * the namespace beside them: destinations (state.bpf.h), cookies (cookies.bpf.h).
+ * The rest of the guard takes no notice. Sockets are looked up in the namespace of the device, a listening socket has
+ * its queue by its kernel address, and a listener its counters by a number that no other has. What is kept by addresses
+ * alone has the namespace beside them: destinations (state.bpf.h), cookies (cookies.bpf.h).
  *
  * Not for other namespaces: the XDP front, parking listeners and residence.
  */
@@ -64,8 +65,8 @@ static __always_inline bool place_address(struct listen_place *place, bool v6, c
 }
 
 /*
- * The listener of another namespace that the packet is for; an exact address wins. The keys are where the 4-tuple and the time
- * will be: on the stack there is no room for both.
+ * The listener of another namespace that the packet is for; an exact address wins. The keys are where the 4-tuple and
+ * the time will be: on the stack there is no room for both.
  */
 static __always_inline const struct listener_policy *listener_elsewhere(u64 netns, struct arrival *arrival,
 									const void *network, const void *data_end)

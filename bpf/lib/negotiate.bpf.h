@@ -81,8 +81,8 @@ static __always_inline bool is_larger(const struct timewait_tuple *tuple)
 }
 
 /*
- * What a table says of a port. The verifier of 6.12 knows nothing of a value whose bytes were swapped: the mask says that
- * it is a port, and the barrier keeps clang from leaving it out.
+ * What a table says of a port. The verifier of 6.12 knows nothing of a value whose bytes were swapped: the mask says
+ * that it is a port, and the barrier keeps clang from leaving it out.
  */
 static __always_inline u16 entry_of(const u16 *table, u32 port)
 {
@@ -163,8 +163,8 @@ static __always_inline s32 rule_of_opened(const struct timewait_tuple *tuple)
 }
 
 /*
- * The rule of a socket that has sent its SYN or its SYN/ACK; -1: its options are another program's, which may have set the
- * same flag.
+ * The rule of a socket that has sent its SYN or its SYN/ACK; -1: its options are another program's, which may have set
+ * the same flag.
  */
 static __always_inline s32 rule_of_socket(struct bpf_sock_ops *ops, u32 flags)
 {
@@ -442,7 +442,9 @@ static __always_inline void on_state(struct bpf_sock_ops *ops)
 		return;
 	record.rule = rule;
 	if (hold == TW_BEGIN) {
-		/* Only one that its FIN has spoken of: without it the other end is in TIME-WAIT, and fallback has it. */
+		/*
+		 * Only one that its FIN has spoken of: without it the other end is in TIME-WAIT, and fallback has it.
+		 */
 		known = record_of(&tuple);
 		if (!known)
 			return;

@@ -172,8 +172,8 @@ static __always_inline u8 tw_step(const struct tw_socket *socket, const struct t
 	case 0:
 	case TW_LISTEN:
 		/*
-		 * Nobody else's FIN is acknowledged: its data may be lost. While the kernel puts a TIME-WAIT socket in place of
-		 * one in FIN-WAIT-2, none is found for a moment.
+		 * Nobody else's FIN is acknowledged: its data may be lost. While the kernel puts a TIME-WAIT socket in
+		 * place of one in FIN-WAIT-2, none is found for a moment.
 		 */
 		if (segment->data)
 			return TW_PASS;
@@ -246,8 +246,8 @@ static __always_inline u8 tw_hold(u8 from, u8 to)
 }
 
 /*
- * Whether a RST of this end's own, behind the last segment of a connection, ends the socket that it meets: the kernel has
- * all up to the other end's FIN, which has the number before the RST's.
+ * Whether a RST of this end's own, behind the last segment of a connection, ends the socket that it meets: the kernel
+ * has all up to the other end's FIN, which has the number before the RST's.
  */
 static __always_inline bool tw_ends(const struct tw_socket *socket, u32 seq, u32 ack)
 {

@@ -2,9 +2,9 @@
 /*
  * netns.bpf.h - which network namespace a packet or a socket is in.
  *
- * A namespace is known by its cookie, a number that the kernel gives to no other one until the machine stops; the number of
- * its inode is soon another's. A packet is in the namespace that its device is in now: a program stays on a device that is
- * moved to another namespace.
+ * A namespace is known by its cookie, a number that the kernel gives to no other one until the machine stops; the
+ * number of its inode is soon another's. A packet is in the namespace that its device is in now: a program stays on a
+ * device that is moved to another namespace.
  */
 #ifndef WEIR_NETNS_BPF_H
 #define WEIR_NETNS_BPF_H
@@ -13,7 +13,10 @@
 
 /* Cookie of weir's own network namespace. Set before load. */
 const volatile u64 own_netns = 0;
-/* 1: other namespaces may be guarded too (namespaces.bpf.h); else the verifier leaves out what is for them. Set before load. */
+/*
+ * 1: other namespaces may be guarded too (namespaces.bpf.h); else the verifier leaves out what is for them. Set before
+ * load.
+ */
 const volatile u8 guards_others = 0;
 
 /* The cookie; of the only one where the kernel has but one. */

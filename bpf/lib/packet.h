@@ -138,7 +138,9 @@ static __always_inline int packet_parse(const void *data, const void *data_end, 
 	return 0;
 }
 
-/* Whether a packet may be TCP, as far as its IP header says, which may lie outside of what there is of it in one piece. */
+/*
+ * Whether a packet may be TCP, as far as its IP header says, which may lie outside of what there is of it in one piece.
+ */
 static __always_inline bool may_be_tcp(const void *network, const void *data_end, bool v6)
 {
 	const struct ipv4 *ip4 = network;

@@ -77,7 +77,10 @@ static __always_inline void quic_read(const u8 *head, u32 len, struct quic_packe
 
 	packet->kind = QUIC_NONE;
 	packet->to_len = head[5];
-	/* The second bit says nothing: ends that may do so send it as they like, servers from their first packet on (RFC 9287). */
+	/*
+	 * The second bit says nothing: ends that may do so send it as they like, servers from their first packet on
+	 * (RFC 9287).
+	 */
 	if (!quic_is_long(head[0]) || packet->to_len > WEIR_QUIC_CID_MOST)
 		return;
 	packet->from_len = head[(QUIC_TO_AT + packet->to_len) & (QUIC_BUFFER - 1)];
@@ -94,8 +97,8 @@ static __always_inline bool quic_may_begin(const struct quic_packet *packet, u32
 }
 
 /*
- * Eight bytes from anywhere. In BPF clang would take a word of unknown alignment apart into bytes; the kernel reads it at
- * once, but for those of the stack.
+ * Eight bytes from anywhere. In BPF clang would take a word of unknown alignment apart into bytes; the kernel reads it
+ * at once, but for those of the stack.
  */
 static __always_inline u64 load64(const u8 *at)
 {
@@ -129,7 +132,10 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a word's first byte i
 _Static_assert(QUIC_TO_AT + WEIR_QUIC_CID_MOST + 1 <= QUIC_ID_AT_MOST &&
 		       QUIC_ID_AT_MOST + sizeof(struct quic_id) <= QUIC_BUFFER, "it lies in the buffer");
 
-/* The first `bytes` bytes of a word; 0 or less: none. Without a branch: each would double what the verifier follows of the rest. */
+/*
+ * The first `bytes` bytes of a word; 0 or less: none. Without a branch: each would double what the verifier follows of
+ * the rest.
+ */
 static __always_inline u64 first_bytes(s32 bytes)
 {
 	u64 all;

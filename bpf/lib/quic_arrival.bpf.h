@@ -29,8 +29,8 @@ static __always_inline bool begins_long(struct __sk_buff *skb, const void *first
 }
 
 /*
- * The length by the UDP header, if the port on this side is guarded and a long packet comes first; else 0. Above the length is
- * what quic_ports says of the port; the highest bit: IPv6. out: the datagram leaves.
+ * The length by the UDP header, if the port on this side is guarded and a long packet comes first; else 0. Above the
+ * length is what quic_ports says of the port; the highest bit: IPv6. out: the datagram leaves.
  */
 #define SAID_LEN 0xffffU
 #define SAID_AT_SHIFT 16

@@ -23,12 +23,15 @@
 #include "lib/types.h"
 
 /*
- * What is remembered of a client that was let in outlives by so much what is of a refused one, which may be one of a flood.
- * Whoever was sent a Retry may be made up too, until it comes back.
+ * What is remembered of a client that was let in outlives by so much what is of a refused one, which may be one of a
+ * flood. Whoever was sent a Retry may be made up too, until it comes back.
  */
 #define QUIC_KEPT_NS 30000000000ULL
 #define QUIC_KEPT_RETRIED_NS 1000000000ULL
-/* No refused one takes the slot of one that waits for its answer; and none that of one that has it, for some round trips. */
+/*
+ * No refused one takes the slot of one that waits for its answer; and none that of one that has it, for some round
+ * trips.
+ */
 #define QUIC_SPARED_NS QUIC_FORGOTTEN_NS
 #define QUIC_SPARED_ANSWERED_NS 500000000ULL
 
@@ -37,8 +40,8 @@ enum quic_fate { QUIC_UNDER_WAY, QUIC_LATE, QUIC_ANSWERED, QUIC_RETRIED, QUIC_RE
 #define QUIC_FATE_BITS 7U
 
 /*
- * An attempt is known by its client, which keeps its address, port and connection ID until it is established, and by whom it
- * has called: a client without an ID of its own may call two servers from one port.
+ * An attempt is known by its client, which keeps its address, port and connection ID until it is established, and by
+ * whom it has called: a client without an ID of its own may call two servers from one port.
  */
 struct quic_client {
 	u32 addr[4];		/* big endian; IPv4 as ::ffff:a.b.c.d */
@@ -172,8 +175,8 @@ static __always_inline bool quic_slot_yields(const struct quic_slot *slot, u64 t
 }
 
 /*
- * Takes the client's slot, or the one that gives way. NULL: another CPU writes it. Or the attempt was refused, and both of
- * the pair were let in a moment ago: whoever sends many attempts does not make those forgotten.
+ * Takes the client's slot, or the one that gives way. NULL: another CPU writes it. Or the attempt was refused, and both
+ * of the pair were let in a moment ago: whoever sends many attempts does not make those forgotten.
  */
 static __always_inline struct quic_slot *quic_slot_take(struct quic_pair *pair, u64 client, u64 now, bool refused)
 {
@@ -192,7 +195,9 @@ static __always_inline struct quic_slot *quic_slot_take(struct quic_pair *pair, 
 	return slot;
 }
 
-/* Gives the slot its word, after all else was written. Not by a store: on arm64 it would not wait for those before it. */
+/*
+ * Gives the slot its word, after all else was written. Not by a store: on arm64 it would not wait for those before it.
+ */
 static __always_inline void quic_slot_publish(struct quic_slot *slot, u64 turn)
 {
 	__sync_lock_test_and_set(&slot->turn, turn);
@@ -237,7 +242,10 @@ static __always_inline bool quic_slot_answer(struct quic_slot *slot, u64 client,
 		was->repeated_ns = slot->repeated_ns;
 		changed = quic_turn_swap(slot, was->turn, quic_turn_with(was->turn, retry ? QUIC_RETRIED : QUIC_ANSWERED));
 	}
-	/* The server's own ID, to which the client sends from now on. In a slot that another one has taken it does no harm. */
+	/*
+	 * The server's own ID, to which the client sends from now on. In a slot that another one has taken it does no
+	 * harm.
+	 */
 	if (changed)
 		slot->server_id = server_id;
 	return changed;

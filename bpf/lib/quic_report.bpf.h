@@ -22,7 +22,10 @@ struct {
 	__uint(max_entries, 256 * 1024);
 } quic_events SEC(".maps");
 
-/* quic_sample()'s `what`: the verdict, the slot of the class, and that it is IPv6. A global function takes five arguments. */
+/*
+ * quic_sample()'s `what`: the verdict, the slot of the class, and that it is IPv6. A global function takes five
+ * arguments.
+ */
 #define QUIC_SAMPLE_CLASS_SHIFT 8
 #define QUIC_SAMPLE_V6 (1U << 31)
 _Static_assert(QUIC_VERDICT_COUNT <= 1 << QUIC_SAMPLE_CLASS_SHIFT, "a verdict has its bits");

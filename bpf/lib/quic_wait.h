@@ -40,15 +40,17 @@
 #define QUIC_SERVICE_MAX_NS 4000000000ULL
 /* Of the moving mean, the weight of a new sample: one in 2^3. */
 #define QUIC_SERVICE_SHIFT 3
-/* Answers for which the wait must be over the target before it counts as standing, and the most time that this makes. */
+/*
+ * Answers for which the wait must be over the target before it counts as standing, and the most time that this makes.
+ */
 #define QUIC_STANDING_ANSWERS 8
 #define QUIC_STANDING_MAX_NS 500000000ULL
 _Static_assert(QUIC_STOPPED_NS + QUIC_STANDING_MAX_NS < QUIC_FORGOTTEN_NS, "it stands before those who wait are forgotten");
 /* A wait that is too long for any client, however few make it. */
 #define QUIC_BEARABLE_NS 1000000000ULL
 /*
- * Answers take so much longer, in 1/1024, if others wait before them: below the first a server answers several at a time, and
- * above the second there are more than it takes at a time. One worker's take half as long again.
+ * Answers take so much longer, in 1/1024, if others wait before them: below the first a server answers several at a
+ * time, and above the second there are more than it takes at a time. One worker's take half as long again.
  */
 #define QUIC_PARALLEL_1024 1280
 #define QUIC_QUEUES_1024 2048
@@ -57,8 +59,8 @@ _Static_assert(QUIC_STOPPED_NS + QUIC_STANDING_MAX_NS < QUIC_FORGOTTEN_NS, "it s
 /* An answer with nobody before it counts so many times the mean at most: what is longer is a stop of the server. */
 #define QUIC_ALONE_TIMES 4
 /*
- * A time without an answer that is so many times as long as usual is a stop of the server, which then has so many times as
- * long to catch up; of no more than an interval, and no more in all.
+ * A time without an answer that is so many times as long as usual is a stop of the server, which then has so many times
+ * as long to catch up; of no more than an interval, and no more in all.
  */
 #define QUIC_STOP_ANSWERS 4
 #define QUIC_CATCH_UP 8
@@ -96,8 +98,8 @@ _Static_assert(QUIC_STOPPED_NS + QUIC_CATCH_UP_MAX_NS < QUIC_FORGOTTEN_NS, "as a
 
 /*
  * How many attempts were let in after the newest that was answered, without those that were sent a Retry; of these, the
- * share that the server answered of late, since the others are dropped or made up. What another CPU changes meanwhile may
- * make it less than 0.
+ * share that the server answered of late, since the others are dropped or made up. What another CPU changes meanwhile
+ * may make it less than 0.
  */
 static __always_inline u32 quic_newest(const struct quic_state *state)
 {
@@ -389,8 +391,8 @@ static __always_inline struct bucket_limit quic_floor(const struct quic_state *s
 }
 
 /*
- * What becomes of an attempt, after quic_look(). priority: of its class, 1 .. WEIR_PRIORITIES. One that the floor lets in has
- * taken its token.
+ * What becomes of an attempt, after quic_look(). priority: of its class, 1 .. WEIR_PRIORITIES. One that the floor lets
+ * in has taken its token.
  */
 static __always_inline enum quic_verdict quic_judge(struct quic_state *state, u64 now, const struct quic_policy *policy,
 						    u32 priority)
@@ -425,8 +427,8 @@ static __always_inline bool quic_lets_in(enum quic_verdict v)
 }
 
 /*
- * Whether the socket drops a packet that takes so much memory, as __udp_enqueue_schedule_skb() does: nobody waits then. Before
- * Linux 6.18 the packet did not count: 0. An empty socket takes any.
+ * Whether the socket drops a packet that takes so much memory, as __udp_enqueue_schedule_skb() does: nobody waits then.
+ * Before Linux 6.18 the packet did not count: 0. An empty socket takes any.
  */
 static __always_inline bool quic_is_lost(const struct quic_state *state, u32 truesize)
 {
@@ -482,7 +484,8 @@ static __always_inline u32 quic_at_a_time(const struct quic_state *state, u64 el
 
 /*
  * As few as keep the server busy: what was there at all times only waits, and where nobody waited although others were
- * turned away, there were too few. A server that answers several at a time has too few as long as nobody waits for another.
+ * turned away, there were too few. A server that answers several at a time has too few as long as nobody waits for
+ * another.
  */
 static __always_inline u32 quic_least_learnt(const struct quic_state *state, u64 elapsed)
 {
@@ -660,9 +663,9 @@ static __always_inline void quic_settle(struct quic_state *state, u32 number, u6
 }
 
 /*
- * The same, and it tells how fast the server is: the answer took so long, and so many waited before it. That it took so long
- * comes first: a look of another CPU in between sees no stop without the wait that it led to. The first answer of all tells
- * nothing of how long one takes alone: the server may just have begun.
+ * The same, and it tells how fast the server is: the answer took so long, and so many waited before it. That it took so
+ * long comes first: a look of another CPU in between sees no stop without the wait that it led to. The first answer of
+ * all tells nothing of how long one takes alone: the server may just have begun.
  */
 static __always_inline void quic_answer(struct quic_state *state, u32 number, u64 now, u64 after_ns, u32 behind)
 {
@@ -684,8 +687,8 @@ static __always_inline void quic_answer(struct quic_state *state, u32 number, u6
 }
 
 /*
- * The same of an attempt that its client had repeated, then: which of its Initials has the answer, nobody knows. It took as long
- * as since then, or longer.
+ * The same of an attempt that its client had repeated, then: which of its Initials has the answer, nobody knows. It
+ * took as long as since then, or longer.
  */
 static __always_inline void quic_answer_late(struct quic_state *state, u32 number, u64 now, u64 repeated_ns, u32 behind)
 {

@@ -70,9 +70,9 @@ __noinline int take_token(u64 *next, u64 now_ns, u64 interval, u64 tolerance)
 enum police { POLICE_PASS, POLICE_DROP, POLICE_RST, POLICE_HELD };
 
 /*
- * May a connection of this class come in? takes: then it has its token. What is over the controller's rate gets what the
- * listener gives to those that it cannot serve: nobody has said over_rate of a class without a rate.
- * Global, as class_of().
+ * May a connection of this class come in? takes: then it has its token. What is over the controller's rate gets what
+ * the listener gives to those that it cannot serve: nobody has said over_rate of a class without a rate. Global, as
+ * class_of().
  */
 __noinline int police(u32 class, u32 copy, u32 takes)
 {

@@ -131,8 +131,8 @@ int list_listeners(struct bpf_iter__tcp *ctx)
 }
 
 /*
- * Renews one record; returns whether its socket still listens. Its inode tells whether a socket at the same address is still
- * the same. Global: a turn of a loop (arrival.bpf.h).
+ * Renews one record; returns whether its socket still listens. Its inode tells whether a socket at the same address is
+ * still the same. Global: a turn of a loop (arrival.bpf.h).
  */
 __noinline int renew(struct listen_record *known, u64 netns)
 {

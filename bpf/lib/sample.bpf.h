@@ -23,7 +23,10 @@
 u64 sample_next_ns __attribute__((aligned(64)));
 u64 sample_pad[7];
 
-/* Takes one of the samples that all share, if one is due. Global: a turn of a loop must not multiply the paths before it. */
+/*
+ * Takes one of the samples that all share, if one is due. Global: a turn of a loop must not multiply the paths before
+ * it.
+ */
 __noinline int shared_sample_due(u64 now)
 {
 	u32 i;
@@ -42,8 +45,9 @@ __noinline int shared_sample_due(u64 now)
 }
 
 /*
- * Whether a refusal is to be sampled. `own` is when its queue, class or socket last had a sample of its own: so a flood at one
- * does not take the samples of another. Below 1000 refusals a second each is sampled, whichever CPUs refuse at once.
+ * Whether a refusal is to be sampled. `own` is when its queue, class or socket last had a sample of its own: so a flood
+ * at one does not take the samples of another. Below 1000 refusals a second each is sampled, whichever CPUs refuse at
+ * once.
  */
 static __always_inline bool sample_due(u64 *own, u64 now)
 {
@@ -51,7 +55,9 @@ static __always_inline bool sample_due(u64 *own, u64 now)
 		*own = now;
 		return true;
 	}
-	/* Most refusals of a flood end here: a loop costs 18 ns, also one that is left at once, and the call is saved. */
+	/*
+	 * Most refusals of a flood end here: a loop costs 18 ns, also one that is left at once, and the call is saved.
+	 */
 	return *(volatile u64 *)&sample_next_ns <= now && shared_sample_due(now);
 }
 

@@ -11,7 +11,10 @@
 
 #define SUM_STEP 64
 
-/* Adds the bytes of the segment from `at` on to *sum, SUM_STEP of them at most. Global: a turn of a loop (arrival.bpf.h). */
+/*
+ * Adds the bytes of the segment from `at` on to *sum, SUM_STEP of them at most. Global: a turn of a loop
+ * (arrival.bpf.h).
+ */
 __noinline int sum_step(struct __sk_buff *skb, const struct packet *packet, u32 at, u32 *sum)
 {
 	u8 bytes[SUM_STEP] = {};

@@ -54,8 +54,8 @@ struct {
 } counters SEC(".maps");
 
 /*
- * By a hash of the listening socket, open-addressed; a slot whose socket has closed, or had no SYN for long, is taken over. A
- * power of two of them, as many as user space says before it loads them.
+ * By a hash of the listening socket, open-addressed; a slot whose socket has closed, or had no SYN for long, is taken
+ * over. A power of two of them, as many as user space says before it loads them.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -227,7 +227,10 @@ static __always_inline u32 queue_number(u64 socket, u32 probe)
 	/* Sockets are allocated at least 64 bytes apart. */
 	u32 hash = (u32)(socket >> 6) * 0x9e3779b1;
 
-	/* The step differs from socket to socket, else full slots would gather in runs. It is odd, and so comes to every slot. */
+	/*
+	 * The step differs from socket to socket, else full slots would gather in runs. It is odd, and so comes to
+	 * every slot.
+	 */
 	return ((hash >> 16) + probe * (hash << 1 | 1)) & queues_mask;
 }
 _Static_assert(WEIR_MOST_SOCKETS <= 1 << 16, "a hash has so many bits");
@@ -261,9 +264,9 @@ static __always_inline struct listen_state *queue_known(const u64 *socket)
 }
 
 /*
- * Whether the socket that has a slot needs it no more. One that has closed does not, though its last SYN came a moment ago: a
- * server that is started again and again would else take the slots of half a minute, and at last find none. Its memory may be
- * another's by now (listener.bpf.h); then, by chance, the slot stays busy until it is idle.
+ * Whether the socket that has a slot needs it no more. One that has closed does not, though its last SYN came a moment
+ * ago: a server that is started again and again would else take the slots of half a minute, and at last find none. Its
+ * memory may be another's by now (listener.bpf.h); then, by chance, the slot stays busy until it is idle.
  */
 static __always_inline bool queue_is_left(const struct listen_state *state, u64 owner, u64 now)
 {
@@ -282,8 +285,8 @@ __noinline int queue_forget_claims(struct listen_state *state, u64 owner, u32 cp
 }
 
 /*
- * Takes the slot that a listening socket comes to at this probe, unless that is busy. What was let in for the socket that had it
- * holds no place of this one's. Returns 1 + its number, or 0. Global, as above.
+ * Takes the slot that a listening socket comes to at this probe, unless that is busy. What was let in for the socket
+ * that had it holds no place of this one's. Returns 1 + its number, or 0. Global, as above.
  */
 __noinline int queue_try(const u64 *socket, u32 probe, u64 now)
 {
@@ -321,8 +324,8 @@ __noinline int queue_try(const u64 *socket, u32 probe, u64 now)
 }
 
 /*
- * Takes a slot for a listening socket that has none. Returns 1 + its number; 0: all busy. Global: it is rare, and its registers
- * would be on the stack of those who ask, which before Linux 6.9 has no room for them.
+ * Takes a slot for a listening socket that has none. Returns 1 + its number; 0: all busy. Global: it is rare, and its
+ * registers would be on the stack of those who ask, which before Linux 6.9 has no room for them.
  */
 __noinline int queue_take(const u64 *socket, u64 now)
 {
@@ -361,8 +364,8 @@ static __always_inline u32 queue_slot(const u64 *socket, u64 now)
 }
 
 /*
- * The queue of the listening socket that is remembered for a destination, by the rules of queue_slot(). Where its slot is
- * remembered too, a SYN saves a call. NULL: all are busy.
+ * The queue of the listening socket that is remembered for a destination, by the rules of queue_slot(). Where its slot
+ * is remembered too, a SYN saves a call. NULL: all are busy.
  */
 static __always_inline struct listen_state *queue_remembered(struct destination *destination, const u64 *socket, u64 now)
 {

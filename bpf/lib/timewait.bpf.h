@@ -240,7 +240,9 @@ static __always_inline bool record_made(const struct timewait_tuple *tuple, cons
 	return true;
 }
 
-/* Behind a barrier, else clang takes the mask away where it knows that it changes nothing; the verifier does not know. */
+/*
+ * Behind a barrier, else clang takes the mask away where it knows that it changes nothing; the verifier does not know.
+ */
 static __always_inline struct timewait_rule *rule_at(u32 index)
 {
 	barrier_var(index);
@@ -377,12 +379,12 @@ static __always_inline struct answer *begin_answer(struct segment *segment, u8 f
 }
 
 /*
- * Sends segment->answer to where the packet came from, and leaves the packet as it was. The packet has no data.
- * Options of the answer: those that stand in it, in as many bytes as the packet has. Returns one of enum tw_answered. Global.
+ * Sends segment->answer to where the packet came from, and leaves the packet as it was. The packet has no data. Options
+ * of the answer: those that stand in it, in as many bytes as the packet has. Returns one of enum tw_answered. Global.
  *
- * skb->csum, where a device has summed up the packet (CHECKSUM_COMPLETE), is right again with the packet. The answer keeps
- * it: over IPv4 both have the same sum, over IPv6 not, as the hop limit differs. On the way out nobody looks at it, and at
- * the far end of a veth the kernel sums up what does not agree.
+ * skb->csum, where a device has summed up the packet (CHECKSUM_COMPLETE), is right again with the packet. The answer
+ * keeps it: over IPv4 both have the same sum, over IPv6 not, as the hop limit differs. On the way out nobody looks at
+ * it, and at the far end of a veth the kernel sums up what does not agree.
  */
 __noinline int answer_beside(struct __sk_buff *skb, struct segment *segment)
 {

@@ -36,9 +36,9 @@ static __always_inline bool ends_passive_close(const struct closing *closing, u3
 }
 
 /*
- * Whether a SYN/ACK that acknowledges this number is for a socket that opens a connection: the number is that behind its
- * SYN, or behind data of it (TCP Fast Open). In SYN-RECEIVED if both ends open. snd_nxt would not do in place of write_seq:
- * it lags while the SYN is being sent.
+ * Whether a SYN/ACK that acknowledges this number is for a socket that opens a connection: the number is that behind
+ * its SYN, or behind data of it (TCP Fast Open). In SYN-RECEIVED if both ends open. snd_nxt would not do in place of
+ * write_seq: it lags while the SYN is being sent.
  */
 static __always_inline bool opens(u8 state, u32 snd_una, u32 write_seq, u32 ack)
 {

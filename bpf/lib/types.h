@@ -40,8 +40,8 @@ typedef _Bool bool;
 #endif
 
 /*
- * An atomic operation that orders what stands before it and after it. arm64 does that for atomics with a result, and clang
- * takes away a result that nobody uses. Of compare-and-swap and exchange it does not.
+ * An atomic operation that orders what stands before it and after it. arm64 does that for atomics with a result, and
+ * clang takes away a result that nobody uses. Of compare-and-swap and exchange it does not.
  */
 #define ORDERED(atomic)                                         \
 	({                                                      \

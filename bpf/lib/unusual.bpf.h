@@ -54,7 +54,10 @@ __noinline int headers_find(struct __sk_buff *skb, struct header_buffer *buffer,
 		return HEADERS_OTHER;
 	if (bytes > HEADERS_MAX)
 		bytes = HEADERS_MAX;
-	/* Apart from the other bound: clang makes one comparison of the two, from which Linux before 6.15 learns neither. */
+	/*
+	 * Apart from the other bound: clang makes one comparison of the two, from which Linux before 6.15 learns
+	 * neither.
+	 */
 	barrier_var(bytes);
 	if (bytes < sizeof(struct ipv4))
 		return HEADERS_OTHER;

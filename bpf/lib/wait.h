@@ -50,8 +50,8 @@ struct queue_view {
 /* Accepts for which the wait must be over the target before it counts as standing. */
 #define WAIT_STANDING_ACCEPTS 8
 /*
- * A server that stood still has so many times as long for it and for catching up, and WAIT_BEARABLE_NS at most; a stop counts
- * as an interval at most.
+ * A server that stood still has so many times as long for it and for catching up, and WAIT_BEARABLE_NS at most; a stop
+ * counts as an interval at most.
  */
 #define WAIT_CATCH_UP 8
 /* A wait over this stands however few accepts the time for it was: no client is kept for so long. */
@@ -97,8 +97,8 @@ static __always_inline u64 wait_min(u64 a, u64 b)
 }
 
 /*
- * `a - b`, or 0 if that is negative, of what is below 2^63. Without a branch: each would double what the verifier follows
- * of what comes after.
+ * `a - b`, or 0 if that is negative, of what is below 2^63. Without a branch: each would double what the verifier
+ * follows of what comes after.
  */
 static __always_inline u64 wait_more(u64 a, u64 b)
 {
@@ -282,7 +282,9 @@ static __always_inline void wait_measure(struct wait_state *wait, u64 now, const
 	wait->length = queue->length;
 }
 
-/* How long the wait must be over the target to stand, if the server goes on accepting, or under it to stand no longer. */
+/*
+ * How long the wait must be over the target to stand, if the server goes on accepting, or under it to stand no longer.
+ */
 static __always_inline u64 wait_interval(const struct wait_state *wait, const struct listener_policy *listener)
 {
 	return wait_max(listener->interval_ns, WAIT_STANDING_ACCEPTS * wait_service(wait));

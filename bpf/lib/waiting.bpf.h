@@ -168,8 +168,8 @@ __noinline int whole_queue(u64 *socket)
 }
 
 /*
- * The slot of the whole queue that a listening socket is a part of, by the rules of queue_slot(). Puts the server's first
- * socket in the place of a socket of a group: only weir's own namespace has parking listeners. Global, as above.
+ * The slot of the whole queue that a listening socket is a part of, by the rules of queue_slot(). Puts the server's
+ * first socket in the place of a socket of a group: only weir's own namespace has parking listeners. Global, as above.
  */
 __noinline int whole_queue_slot(u64 *socket, u64 now)
 {
@@ -198,7 +198,9 @@ static __always_inline struct listen_state *queue_state_of(const struct tcp_sock
 	return slot ? queue_numbered(slot - 1) : NULL;
 }
 
-/* All that waits, where `before` is what one connection finds before it. A group may have ended, as in queue_before(). */
+/*
+ * All that waits, where `before` is what one connection finds before it. A group may have ended, as in queue_before().
+ */
 static __always_inline void whole_queue_before(const struct listen_state *state, const struct queue_view *before,
 					       struct queue_view *all)
 {
