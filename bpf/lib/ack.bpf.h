@@ -126,7 +126,10 @@ static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct lis
 	arrival->verdict = VERDICT_ack_reset_full;
 	if (settled(refused, &cookie))
 		return REFUSE;
-	/* Data in the same batch as its final ACK: the stack makes the connection from the ACK, just before. */
+	/*
+	 * Data in the same batch as its final ACK: the stack makes the connection from the ACK, just before. Once: what
+	 * comes later with these numbers finds the connection, or is judged anew.
+	 */
 	if (settled(accepted, &cookie)) {
 		*settled_slot(accepted, &cookie) = 0;
 		return PASS;

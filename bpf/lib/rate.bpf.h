@@ -67,6 +67,7 @@ __noinline int take_token(u64 *next, u64 now_ns, u64 interval, u64 tolerance)
 	return !next || bucket_take(next, now_ns, &limit);
 }
 
+/* DROP, RST: over the operator's rate, by the class's over_rate. HELD: over the controller's rate. */
 enum police { POLICE_PASS, POLICE_DROP, POLICE_RST, POLICE_HELD };
 
 /*

@@ -51,7 +51,10 @@ static __always_inline void sum_slots(struct parking_group *group, struct parkin
 		in_order_here();
 		to->length[priority] += listener_length(tp);
 	}
-	/* From 0: of a bound on either side clang makes one comparison, from which Linux before 6.15 learns nothing. */
+	/*
+	 * From 0, not from 1: of a bound on either side clang makes one comparison, from which Linux before 6.15 learns
+	 * nothing.
+	 */
 	bpf_for (priority, 0, WEIR_PRIORITIES) {
 		to->length[priority + 1] += to->length[priority];
 		to->half_open[priority + 1] += to->half_open[priority];
