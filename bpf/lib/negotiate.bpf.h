@@ -32,10 +32,7 @@
 #ifndef TCP_SAVE_SYN
 #define TCP_SAVE_SYN 27
 #endif
-/*
- * include/uapi/linux/bpf.h: since 6.15 for bpf_setsockopt(). Where that does not know it, timewait_mark counts
- * `unmarked`.
- */
+/* include/uapi/linux/bpf.h. Where bpf_setsockopt() does not know it yet, timewait_mark counts `unmarked`. */
 #define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
 #define ENOENT 2
 /* Of a record whose connection is still closing. */
