@@ -49,10 +49,13 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     let start = Start::prepare(runtime_dir, &wanted.at_first()?)?;
     let there = start.guard.listen_sockets()?;
     let mut listeners = wanted.listeners(&there)?;
-    let servers = match args.no_quic {
-        true => Vec::new(),
+    let (servers, mut udp_published) = match args.no_quic {
+        true => Default::default(),
         false => udp::servers(wanted.ports.as_deref()),
     };
+    if wanted.ports.is_none() {
+        udp_published.clear();
+    }
     let template = udp::template(&wanted.template, &args.policy.given());
     let quic = udp::beside(&listeners, &template, &servers);
     if wanted.ports.is_some() && !args.anyway {
@@ -68,14 +71,15 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
     }
     privileges::keep_those_of_guard(start.elsewhere, None, None);
     if start.elsewhere {
-        return elsewhere::run(
-            start,
-            (listeners, quic),
-            wanted.every(),
-            &wanted.published,
-            args,
-        );
+        let by_udp = elsewhere::Udp {
+            here: quic,
+            template,
+            published: udp_published,
+        };
+        let (every, published) = (wanted.every(), &wanted.published);
+        return elsewhere::run(start, (listeners, by_udp), every, published, args);
     }
+    udp::say_unguarded(&udp_published);
     published::say(&wanted.published)?;
     let config = Config {
         listeners,

@@ -1,9 +1,13 @@
 //! Ports that are published from other network namespaces, by rules as Docker has them: plain namespaces, no engine.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use weir_testbed::needs;
 use weir_testbed::netns::Netns;
+use weir_testbed::quic::{QuicServer, QuicServerKind, attempt};
 
-use crate::common::{BACKLOG, Bed, PORT, connect, listen};
+use crate::common::{BACKLOG, Bed, PATIENCE, PORT, connect, listen};
 use crate::elsewhere::{Server, workloads};
 use crate::firewall::nft;
 
@@ -80,6 +84,38 @@ fn a_published_port_is_guarded_where_its_server_is() {
     let clients = connect(bed.client(), bed.veth4().at(8080), 6);
     assert_eq!(clients.counts(), (4, 2, 0));
     assert_eq!(bed.counter(0, "syn_reset_full"), 2);
+}
+
+#[test]
+fn a_published_port_is_guarded_inside_by_udp_too_where_a_socket_is_bound_there() {
+    let Some(bed) = Bed::new() else { return };
+    let container = Container::new(&bed, 2);
+    let inside = SocketAddr::from(([10, 73, 2, 2], 80));
+    let kind = QuicServerKind::QueuesInside {
+        service: Duration::ZERO,
+    };
+    let _server = QuicServer::start(&container.netns, inside, kind).unwrap();
+    let rules = "tcp dport 8080 dnat to 10.73.2.2:80; udp dport 8080 dnat to 10.73.2.2:80";
+    if !publish(&bed, rules) {
+        return;
+    }
+    let mut weir = bed.protect("8080");
+    let lines = [weir.line.clone(), weir.next_line().to_owned()];
+    assert!(
+        lines[1].starts_with("weir: protecting port 80 "),
+        "{lines:?}"
+    );
+    let _queue = weir.next_line().to_owned();
+    let udp = weir.next_line();
+    assert!(udp.starts_with("  UDP port 80 too: "), "{udp}");
+    let path = bed.veth4();
+    attempt(path.client, path.at(8080), PATIENCE)
+        .unwrap()
+        .connected();
+    let status = bed.status();
+    let quic = &status["quic"][0];
+    assert_eq!(quic["name"], "quic-8080");
+    assert_eq!(quic["counters"]["quic_answered"], 1, "{status}");
 }
 
 #[test]

@@ -392,6 +392,39 @@ fn protect_guards_udp_beside_tcp_and_says_so() {
 }
 
 #[test]
+fn protect_guards_udp_in_another_namespace_where_a_socket_is_bound_and_says_so() {
+    let Some(bed) = Bed::new() else { return };
+    let netns = Netns::create("red").unwrap();
+    let _tcp = [PORT, PORT + 1].map(|port| Server::inside(&netns, port));
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+    let server = QuicServer::start(&netns, at, quick()).unwrap();
+    let ports = format!("{PORT} {} --where netns:{}", PORT + 1, netns.name());
+    let mut weir = bed.protect(&ports);
+    let first = format!("weir: protecting ports {PORT}, {} ", PORT + 1);
+    assert!(weir.line.starts_with(&first), "{}", weir.line);
+    let _queues = [weir.next_line().to_owned(), weir.next_line().to_owned()];
+    let udp = weir.next_line();
+    let expected = format!("  UDP port {PORT} too: new QUIC connections (vn, wait 20ms");
+    assert!(udp.starts_with(&expected), "{udp}");
+    let mut quic = attempt(&netns, server.address(), PATIENCE)
+        .unwrap()
+        .connected();
+    assert_eq!(counter(&bed, "quic_answered"), 1);
+    assert_eq!(bed.status()["quic"].as_array().unwrap().len(), 1);
+    weir.signal(Signal::SIGINT);
+    let (summary, exit) = weir.end();
+    assert!(exit.success(), "{exit}");
+    assert!(
+        summary.contains("QUIC admitted 1 (answered 1)"),
+        "{summary}"
+    );
+    quic.echo(PATIENCE).unwrap();
+    let weir = bed.protect(&format!("{ports} --no-quic"));
+    assert!(bed.status()["quic"].as_array().is_none_or(Vec::is_empty));
+    weir.end();
+}
+
+#[test]
 fn of_a_port_with_a_udp_socket_alone_protect_guards_quic_only_and_says_so() {
     let Some(bed) = Bed::new() else { return };
     let path = bed.veth6();

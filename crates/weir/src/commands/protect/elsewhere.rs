@@ -20,14 +20,23 @@ use crate::show::describe;
 use crate::show::output::{print, warn_text};
 use crate::show::table::indent;
 
-/// Guards until Ctrl-C these listeners, or every server of a place; `published` are among them. The QUIC listeners are of
-/// weir's own network namespace.
+/// What is guarded by UDP.
+pub struct Udp {
+    /// The QUIC listeners of weir's own network namespace.
+    pub here: Vec<QuicListener>,
+    /// The policy of those elsewhere.
+    pub template: QuicListener,
+    /// UDP ports that are published from another network namespace.
+    pub published: BTreeSet<u16>,
+}
+
+/// Guards until Ctrl-C these listeners, or every server of a place; `published` are among them.
 ///
 /// # Errors
 /// Nobody listens there (but for `--anyway`), or they cannot be guarded.
 pub fn run(
     start: Start,
-    (listeners, quic): (Vec<Listener>, Vec<QuicListener>),
+    (listeners, by_udp): (Vec<Listener>, Udp),
     every: Option<Every>,
     published: &[Published],
     args: &Protect,
@@ -74,6 +83,15 @@ pub fn run(
         });
         Failure::all(failures.collect()).map_or(Ok(()), Err)?;
     }
+    let quic = match args.no_quic {
+        true => Vec::new(),
+        false => udp::with_elsewhere(by_udp.here, &config.listeners, &by_udp.template, &daemon),
+    };
+    let is_guarded = |port: &u16| {
+        let mut its = published.iter().filter(|one| one.port == *port);
+        its.any(|one| quic.iter().any(|quic| quic.goes_with(&one.listener)))
+    };
+    udp::say_unguarded(by_udp.published.iter().filter(|port| !is_guarded(port)));
     udp::guard(&mut daemon, quic)?;
     published::say(published)?;
     daemon.service.session.notices()?.iter().for_each(warn_text);

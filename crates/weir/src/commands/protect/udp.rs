@@ -2,6 +2,8 @@
 //!
 //! Whether such a socket speaks QUIC weir does not know. So it says what it judges, and that the rest passes.
 
+use std::collections::BTreeSet;
+
 use weir_api::Quic;
 use weir_core::listener::{Establish, Listener, Mode, RejectSyn};
 use weir_core::quic::{QuicListener, QuicRefuse};
@@ -21,9 +23,9 @@ use crate::show::report::quic::policy;
 /// UDP ports that a line names.
 const SHOWN: usize = 12;
 
-/// The UDP sockets at these ports in weir's own network namespace; `None`: at all ports. Says which of the ports are published
+/// The UDP sockets at these ports in weir's own network namespace (`None`: at all ports), and which of the ports are published
 /// from elsewhere.
-pub fn servers(ports: Option<&[u16]>) -> Vec<UdpServer> {
+pub fn servers(ports: Option<&[u16]>) -> (Vec<UdpServer>, BTreeSet<u16>) {
     let sockets = udp::sockets().unwrap_or_else(|error| {
         warn_text(format!(
             "UDP sockets cannot be read, so no QUIC is guarded: {error}"
@@ -33,14 +35,17 @@ pub fn servers(ports: Option<&[u16]>) -> Vec<UdpServer> {
     let wanted = |port| ports.is_none_or(|ports| ports.contains(&port));
     let sockets = sockets.into_iter();
     let sockets = sockets.filter(|one| wanted(one.local.port()));
-    let (servers, published) = udp::servers(sockets.collect());
-    for port in published.iter().filter(|_| ports.is_some()) {
+    udp::servers(sockets.collect())
+}
+
+/// Warns of UDP ports that are published from another network namespace, and not guarded there.
+pub fn say_unguarded<'a>(published: impl IntoIterator<Item = &'a u16>) {
+    for port in published {
         warn_text(format!(
-            "UDP port {port} is published from another network namespace, so no QUIC is guarded there: weir guards it in its own \
-             network namespace only"
+            "UDP port {port} is published from another network namespace, and weir guards no QUIC there: \
+             `weir protect PORT --where container:NAME`, with the port inside, guards it"
         ));
     }
-    servers
 }
 
 /// Guards these too. Where this is not possible, what is guarded by TCP stays so.
@@ -70,6 +75,12 @@ pub fn beside(
         servers.any(|server| udp::is_at(&server.socket, one.address))
     });
     let mut all: Vec<QuicListener> = bound.map(|one| at(template, one.address)).collect();
+    fit(&mut all);
+    all
+}
+
+/// Leaves out those that are too many, and says so.
+fn fit(all: &mut Vec<QuicListener>) {
     let most = QuicListener::MOST;
     if all.len() > most {
         let more = count(all.len() - most, "UDP port");
@@ -78,7 +89,36 @@ pub fn beside(
         ));
         all.truncate(most);
     }
-    all
+}
+
+/// These, and one for each listener of another place at whose port a UDP socket is bound there. Interfaces there have names of
+/// their own, which a QUIC listener cannot name.
+pub fn with_elsewhere(
+    mut here: Vec<QuicListener>,
+    listeners: &[Listener],
+    template: &QuicListener,
+    daemon: &Daemon,
+) -> Vec<QuicListener> {
+    let is_other = |one: &&Listener| one.location != Where::Here && one.interfaces.is_empty();
+    let others = listeners.iter().filter(is_other);
+    let others = others.map(|one| going_with(one, template)).collect();
+    here.extend(daemon.service.with_udp_socket(others));
+    fit(&mut here);
+    here
+}
+
+/// A QUIC listener of this policy where a listener is, named after it.
+fn going_with(listener: &Listener, template: &QuicListener) -> QuicListener {
+    let name = match listener.name.strip_prefix("port-") {
+        Some(port) => format!("quic-{port}"),
+        None => format!("{}-quic", listener.name),
+    };
+    QuicListener {
+        name,
+        address: listener.address,
+        location: listener.location.clone(),
+        ..template.clone()
+    }
 }
 
 /// Takes out the listeners of whose port only a UDP socket is there.

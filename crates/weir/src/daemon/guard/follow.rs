@@ -152,6 +152,7 @@ impl<B: Backend> GuardService<B> {
     /// As of `QuicGuard::set`: then those before stay.
     pub fn guard_quic(&mut self, list: Vec<QuicListener>) -> Result<()> {
         self.set_quic(list, self.quic.controller())?;
+        self.follow_quic();
         for warning in self.quic.warnings() {
             tracing::warn!("{warning}");
         }

@@ -4,12 +4,15 @@ use std::time::Instant;
 
 use weir_core::forecast::Would;
 use weir_core::listener::Listener;
+use weir_core::quic::QuicListener;
+use weir_kernel::BoundUdp;
 
 use super::{Elsewhere, Every};
 use crate::daemon::backend::Backend;
 use crate::daemon::guard::GuardService;
+use crate::daemon::quic::Sight;
 use crate::failure::{Cause, Result};
-use crate::host::links;
+use crate::host::{links, udp};
 
 impl<B: Backend> GuardService<B> {
     /// Those of other network namespaces.
@@ -113,8 +116,33 @@ impl<B: Backend> GuardService<B> {
         self.follow_quic();
     }
 
+    /// Those of these QUIC listeners of other places at whose port a UDP socket is bound, in some namespace in which the listener
+    /// that they go with is guarded.
+    pub fn with_udp_socket(&self, mut quic: Vec<QuicListener>) -> Vec<QuicListener> {
+        let own = || {
+            let (servers, _) = udp::servers(udp::sockets().unwrap_or_default());
+            servers.into_iter().map(|one| one.socket).collect()
+        };
+        let bound = |sight: &Sight| -> Vec<BoundUdp> {
+            let Some(path) = &sight.path else {
+                return own();
+            };
+            let there = path.enter(|_| Ok(udp::sockets().unwrap_or_default()));
+            there.unwrap_or_default()
+        };
+        let sights = self.elsewhere.sights(&quic).into_iter();
+        let looked: Vec<_> = sights.map(|sight| (bound(&sight), sight)).collect();
+        quic.retain(|one| {
+            looked.iter().any(|(sockets, sight)| {
+                let is_bound = || sockets.iter().any(|socket| udp::is_at(socket, one.address));
+                sight.listeners.contains_key(&one.name) && is_bound()
+            })
+        });
+        quic
+    }
+
     /// QUIC listeners go with the listeners of other places.
-    fn follow_quic(&mut self) {
+    pub(in crate::daemon::guard) fn follow_quic(&mut self) {
         if self.quic.is_elsewhere() {
             let sights = self.elsewhere.sights(self.quic.list());
             if self.quic.follow_sights(sights)
