@@ -96,10 +96,8 @@ impl Backlog {
 pub enum TargetWait {
     /// No connection was seen to wait.
     NothingWaited,
-    /// The server, which accepts (of QUIC: answers) so many a second while it is busy, needs no more than the target in force.
+    /// The server, which accepts so many a second while it is busy, needs no more than the target in force.
     Enough(f64),
-    /// Of QUIC: the server is slow, so many a second, and a longer target would refuse hardly fewer.
-    NoGain(f64),
     /// The server is slow: so many a second.
     Slow(f64),
 }

@@ -18,7 +18,7 @@ use crate::listener::{Listener, Mode};
 use crate::profile::TARGETS_MS;
 use crate::profile::quic::{LONGEST_TARGET, QuicProfile};
 use crate::quic::QuicListener;
-use crate::suggest::{TargetWait, least_target};
+use crate::suggest::least_target;
 use crate::workload::Where;
 
 /// A smaller receive buffer has no room for a burst of new connections: an Initial takes about 2.3 KiB of it, and a post-quantum
@@ -37,7 +37,7 @@ pub struct QuicSuggestion {
     /// The listener with the suggested settings.
     pub listener: QuicListener,
     /// Why this target.
-    pub target_wait: TargetWait,
+    pub target_wait: QuicTargetWait,
     /// About this share of the attempts, 0 to 1, would be refused with each of these targets: the suggested one, if it is
     /// another one than that in force, and the one after it.
     pub over: Vec<(Duration, f64)>,
@@ -75,6 +75,19 @@ pub struct ReceiveBuffer {
     pub raise_to: Option<u32>,
 }
 
+/// Where a target comes from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum QuicTargetWait {
+    /// No attempt was seen to wait.
+    NothingWaited,
+    /// The server, which answers so many a second while it is busy, needs no more than the target in force.
+    Enough(f64),
+    /// The server is slow, so many a second, and a longer target would refuse hardly fewer.
+    NoGain(f64),
+    /// The server is slow: so many a second.
+    Slow(f64),
+}
+
 /// Settings for this QUIC listener, which had `asked` while it was looked at. `listeners` are those under guard.
 pub fn suggest<'a>(
     asked: &QuicListener,
@@ -88,10 +101,10 @@ pub fn suggest<'a>(
     let target = if is_gain { longer } else { asked.target_wait };
     let per_second = service.map_or(0.0, |service| 1.0 / service.as_secs_f64().max(1e-9));
     let target_wait = match service {
-        None => TargetWait::NothingWaited,
-        Some(_) if longer == asked.target_wait => TargetWait::Enough(per_second),
-        Some(_) if !is_gain => TargetWait::NoGain(per_second),
-        Some(_) => TargetWait::Slow(per_second),
+        None => QuicTargetWait::NothingWaited,
+        Some(_) if longer == asked.target_wait => QuicTargetWait::Enough(per_second),
+        Some(_) if !is_gain => QuicTargetWait::NoGain(per_second),
+        Some(_) => QuicTargetWait::Slow(per_second),
     };
     let room = room(asked, profile);
     let answers = profile.answered() > 0;
@@ -211,7 +224,7 @@ mod tests {
         let profile = seen(10, 100, NONE, socket(0, 0, 1));
         let suggestion = decide(&observed(), &profile);
         assert_eq!(suggestion.listener, h3());
-        assert_eq!(suggestion.target_wait, TargetWait::NothingWaited);
+        assert_eq!(suggestion.target_wait, QuicTargetWait::NothingWaited);
         assert_eq!(suggestion.room, Room::Enough);
         let buffer = suggestion.buffer.unwrap();
         assert_eq!((buffer.now, buffer.raise_to), (2 << 20, None));
@@ -245,7 +258,7 @@ mod tests {
             );
             assert_eq!(listener.interval, Duration::from_millis(ms.max(100)));
             assert_eq!(suggestion.is_too_slow, too_slow);
-            let is_slow = matches!(suggestion.target_wait, TargetWait::Slow(_));
+            let is_slow = matches!(suggestion.target_wait, QuicTargetWait::Slow(_));
             assert_eq!(is_slow, ms > 20);
         }
         let patient = QuicListener {
@@ -262,7 +275,7 @@ mod tests {
         for service_us in [3_000, 40_000, 90_000] {
             let suggestion = decide(&h3(), &seen(10, 5, NONE, socket(1, service_us, 0)));
             assert_eq!(suggestion.listener.target_wait, h3().target_wait);
-            assert!(matches!(suggestion.target_wait, TargetWait::NoGain(_)));
+            assert!(matches!(suggestion.target_wait, QuicTargetWait::NoGain(_)));
             assert!(!suggestion.is_too_slow);
         }
     }

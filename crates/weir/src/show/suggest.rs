@@ -176,9 +176,7 @@ fn target_reason(asked: &Listener, profile: &Profile, decided: &suggest::Suggest
         TargetWait::NothingWaited => {
             format!("No connection was seen to wait for accept(): nothing speaks against {now}.")
         }
-        TargetWait::Enough(per_second) | TargetWait::NoGain(per_second) => {
-            format!("{}: {now} is enough.", ten(per_second))
-        }
+        TargetWait::Enough(per_second) => format!("{}: {now} is enough.", ten(per_second)),
         TargetWait::Slow(per_second) => format!(
             "{}, and fewer than that wait by chance now and then: {now} is too short.",
             ten(per_second)

@@ -8,8 +8,10 @@ use weir_config::Table;
 use weir_core::listener::{Listener, Mode};
 use weir_core::profile::quic::{LONGEST_TARGET, QuicProfile};
 use weir_core::quic::QuicListener;
-use weir_core::suggest::quic::{ReceiveBuffer, Room, SMALL_RECEIVE_BUFFER, suggest};
-use weir_core::suggest::{TargetWait, WAITING, missing};
+use weir_core::suggest::quic::{
+    QuicTargetWait, ReceiveBuffer, Room, SMALL_RECEIVE_BUFFER, suggest,
+};
+use weir_core::suggest::{WAITING, missing};
 use weir_core::units::{about_duration, about_size, count, format_duration};
 use weir_core::word::Word;
 
@@ -142,15 +144,15 @@ fn target_reason(asked: &QuicListener, profile: &QuicProfile, decided: &Decided)
         )
     };
     let mut text = match decided.target_wait {
-        TargetWait::NothingWaited => {
+        QuicTargetWait::NothingWaited => {
             format!("No attempt was seen to wait for its answer: nothing speaks against {now}.")
         }
-        TargetWait::Enough(per_second) => format!("{}: {now} is enough.", ten(per_second)),
-        TargetWait::NoGain(per_second) => format!(
+        QuicTargetWait::Enough(per_second) => format!("{}: {now} is enough.", ten(per_second)),
+        QuicTargetWait::NoGain(per_second) => format!(
             "{}. But with a longer target_wait weir would refuse hardly fewer: {now} is enough.",
             ten(per_second)
         ),
-        TargetWait::Slow(per_second) => format!(
+        QuicTargetWait::Slow(per_second) => format!(
             "{}, and fewer than that wait by chance now and then: {now} is too short.",
             ten(per_second)
         ),
