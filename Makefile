@@ -100,6 +100,14 @@ deb: ## Debian package in target/deb
 	@$(MAKE) --no-print-directory build
 	@packaging/deb/build
 
+.PHONY: arm64
+arm64: ## Debian package for 64-bit ARM in target/arm64/deb, which a kernel of that architecture has loaded, in QEMU
+	@scripts/setup build arm64
+	@$(MAKE) --no-print-directory build
+	@scripts/arm64 build
+	@scripts/arm64 deb
+	@scripts/arm64 try
+
 .PHONY: dist
 dist: ## what a release hands out, in target/dist: packages, image, SBOM, licences, checksums
 	@scripts/setup build deb dist

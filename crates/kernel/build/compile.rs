@@ -64,7 +64,7 @@ fn arguments(bpf: &Path) -> Vec<String> {
         // Checksums read headers as words, as the kernel itself does.
         "-fno-strict-aliasing".to_owned(),
         "-Werror".to_owned(),
-        // bpf_tracing.h wants to know whose registers; these programs read none.
+        // bpf_tracing.h wants to know whose registers. These programs read none, so they are the same for every machine.
         "-D__TARGET_ARCH_x86".to_owned(),
         // The paths in the programs' line information do not depend on where they are compiled.
         format!("-ffile-prefix-map={}=bpf", bpf.display()),
