@@ -2,9 +2,9 @@
 /*
  * retried.bpf.h - in observe mode: does a SYN repeat one that enforcement would have refused?
  *
- * What the kernel drops, its client repeats after 1, 3 and 7 s. Enforcement would have told that client at once, so
- * each repeat counts a connection that would not be. User space takes the repeats off where it says what enforcement
- * would refuse (weir_core::forecast).
+ * What the kernel drops, its client repeats after 1 s, and again and again. Enforcement would have told that client at
+ * once, so each repeat counts a connection that would not be. User space takes the repeats off where it says what
+ * enforcement would refuse (weir_core::forecast).
  *
  * A repeat has the ports, addresses and sequence number of the SYN. A table keeps a fingerprint of those that would
  * have been refused, each in one place, which the next one of that place takes: a repeat after 1 s is found as long as

@@ -227,7 +227,7 @@ const ADVICE: [(&str, &str); 48] = [
     ),
     (
         "syn_left",
-        "The client retransmits after 1 s, 3 s, 7 s. reject_syn = rst refuses it at once; establish = reserv counts the queue exactly.",
+        "The client retransmits after 1 s, and again and again. reject_syn = rst refuses it at once; establish = reserv counts the queue exactly.",
     ),
     (
         "syn_dropped_full",
@@ -295,7 +295,7 @@ const ADVICE: [(&str, &str); 48] = [
     ),
     (
         "syn_dropped_rate",
-        "More connections of a class came than its rate allows; `weir status` shows the class. The client retransmits after 1 s, 3 s, 7 s; over_rate = rst refuses it at once.",
+        "More connections of a class came than its rate allows; `weir status` shows the class. The client retransmits after 1 s, and again and again; over_rate = rst refuses it at once.",
     ),
     (
         "syn_reset_rate",
@@ -339,7 +339,7 @@ const ADVICE: [(&str, &str); 48] = [
     ),
     (
         "syn_retried",
-        "In observe mode the kernel drops what finds the queue full, and its client tries again after 1, 3 and 7 s. would_refuse counts each client once.",
+        "In observe mode the kernel drops what finds the queue full, and its client tries again after 1 s, and again and again. would_refuse counts each client once.",
     ),
     (
         "syn_dropped_residence",

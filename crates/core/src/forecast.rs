@@ -23,8 +23,8 @@ use crate::wait::{
 /// Looks that are further apart say nothing of the time between them: the process stood still.
 const STILL: Duration = Duration::from_secs(10);
 
-/// Of a queue that was full when the looks began, nothing is counted for so long: clients whose SYN was dropped before repeat it after
-/// 1, 3 and 7 s, and would count as new ones. Meanwhile the guard gets to know them.
+/// Of a queue that was full when the looks began, nothing is counted for so long: clients whose SYN was dropped before repeat it
+/// several times in 7 s, and would count as new ones. Meanwhile the guard gets to know them.
 pub const REPEATS: Duration = Duration::from_secs(8);
 
 /// What is left of a turn that is not seen again, at each look with accepts.

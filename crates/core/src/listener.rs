@@ -30,7 +30,7 @@ pub enum Establish {
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum RejectSyn {
-    /// Nothing; the client retransmits after 1 s, 3 s, …
+    /// Nothing; the client retransmits after 1 s, and again and again
     Drop = abi::REJECT_DROP,
     /// A RST; `connect()` fails at once with ECONNREFUSED.
     Rst = abi::REJECT_RST,

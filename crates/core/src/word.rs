@@ -76,7 +76,7 @@ impl Word for OverRate {
         row(
             OverRate::Drop,
             "drop",
-            "nothing; the client retransmits after 1 s, 3 s and so on",
+            "nothing; the client retransmits after 1 s, and again and again",
         ),
         row(
             OverRate::Rst,
@@ -174,7 +174,7 @@ impl Word for RejectSyn {
         row(
             RejectSyn::Drop,
             "drop",
-            "nothing; the client retransmits after 1 s, 3 s and so on",
+            "nothing; the client retransmits after 1 s, and again and again",
         ),
         row(
             RejectSyn::Rst,

@@ -27,7 +27,7 @@ pub const MAX_RULES: usize = abi::MAX_RULES as usize;
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum OverRate {
-    /// Nothing; the client retransmits after 1 s, 3 s, …
+    /// Nothing; the client retransmits after 1 s, and again and again
     Drop = abi::OVER_RATE_DROP,
     /// A RST; `connect()` fails at once with ECONNREFUSED.
     Rst = abi::OVER_RATE_RST,
