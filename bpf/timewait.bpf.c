@@ -269,7 +269,8 @@ struct sweep sweep;
 static long sweep_one(void *map, struct timewait_tuple *tuple, struct timewait_record *record, void *unused)
 {
 	/* Without its rule on_state() does not let it begin. */
-	bool abandoned = record->until_ns == CLOSING && rule_at(record->rule)->timewait != TIMEWAIT_NEGOTIATE;
+	bool abandoned = record->until_ns == CLOSING && (rule_at(record->rule)->timewait != TIMEWAIT_NEGOTIATE ||
+							 record_hangs(record->closing_s, sweep.now));
 
 	if (abandoned || record->until_ns <= sweep.now)
 		bpf_map_delete_elem(map, tuple);

@@ -112,7 +112,7 @@ struct timewait_record {
 	__u16 rule;		/* index of its rule */
 	__u8 stamped;		/* 1: the connection had timestamps */
 	__u8 put_off;		/* 1: a SYN was put off for it */
-	__u8 pad[4];
+	__u32 closing_s;	/* CLOCK_MONOTONIC, s: since when its connection has been closing */
 };
 _Static_assert(sizeof(struct timewait_record) == 32, "no holes");
 

@@ -65,6 +65,7 @@
 
 /* Packets that the receive path may hold back in one batch: the sysctl's value. Set before load, as the two below. */
 LEDGER_SETTING u32 batch_max = 8;
+/* One more than the highest number that a CPU may have, and WEIR_MAX_CPUS at most: numbers may have gaps. */
 LEDGER_SETTING u32 nr_cpus = 1;
 /* 1: loads and stores of this machine may pass each other (arm64). */
 LEDGER_SETTING u8 weakly_ordered = 1;

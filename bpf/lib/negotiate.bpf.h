@@ -24,6 +24,7 @@
 #include "lib/ask.bpf.h"
 #include "lib/negotiate.h"
 #include "lib/timewait.bpf.h"
+#include "lib/timewait.h"
 
 #ifndef SOL_TCP
 #define SOL_TCP 6
@@ -438,6 +439,7 @@ static __always_inline void on_state(struct bpf_sock_ops *ops)
 	if (rule < 0 || !tp)
 		return;
 	record.rule = rule;
+	record.closing_s = bpf_ktime_get_ns() / TW_SECOND_NS;
 	if (hold == TW_BEGIN) {
 		/*
 		 * Only one that its FIN has spoken of: without it the other end is in TIME-WAIT, and fallback has it.

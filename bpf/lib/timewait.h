@@ -83,4 +83,17 @@ static __always_inline bool record_yields_to_syn(const struct time_wait *old, u3
 	       ((s32)(seq - old->rcv_nxt) > 0 || paws_drops(old->ts_recent, options->tsval));
 }
 
+/* TCP has given up every connection that has been closing for so long (tcp_retries2: 15 min). */
+#define TW_CLOSING_MOST_S 1200
+#define TW_SECOND_NS 1000000000ULL
+
+/*
+ * Whether a record waits for the end of a connection that has ended: weir was not told of it, as another sock_ops
+ * program had the socket tell nothing any more.
+ */
+static __always_inline bool record_hangs(u32 closing_s, u64 now_ns)
+{
+	return (s32)((u32)(now_ns / TW_SECOND_NS) - closing_s) > TW_CLOSING_MOST_S;
+}
+
 #endif

@@ -155,6 +155,11 @@ u8 pure_record_yields(const struct timewait_record *record, u32 seq, u32 ack, co
 	return record_yields(record, seq, ack, o);
 }
 
+u8 pure_record_hangs(u32 closing_s, u64 now_ns)
+{
+	return record_hangs(closing_s, now_ns);
+}
+
 u8 pure_tw_offer(u8 accept)
 {
 	return tw_to_wire(tw_offer(accept));

@@ -136,6 +136,23 @@ fn a_time_wait_socket_and_a_record_yield_to_the_syns_of_the_model() {
 }
 
 #[test]
+fn a_record_hangs_as_in_the_model() {
+    let near = (0u64..1 << 33).prop_map(|now_s| now_s * 1_000_000_000);
+    runner(100_000)
+        .run(&(near, 0u32..2500, any::<u32>()), |(now_ns, age, any)| {
+            let now_s = (now_ns / 1_000_000_000) as u32;
+            for since_s in [now_s.wrapping_sub(age), any] {
+                prop_assert_eq!(
+                    pure::record_hangs(since_s, now_ns),
+                    timewait::record_hangs(since_s, now_ns)
+                );
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
 fn a_passive_close_ends_and_a_record_yields_as_in_the_model() {
     let near = |base: u32| {
         prop_oneof![

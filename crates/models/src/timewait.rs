@@ -94,6 +94,16 @@ pub fn record_yields_to_syn(old: &TimeWait, seq: u32, timestamp: Option<u32>) ->
     old.yields(seq, timestamp) && (is_after || is_proved)
 }
 
+/// TCP has given up every connection that has been closing for so long (`tcp_retries2`: 15 min).
+const CLOSING_MOST_S: i64 = 1200;
+
+/// Whether a record waits for the end of a connection that has ended: it has been closing since then (s, which wrap) for
+/// longer than TCP lets one. `now_ns`: CLOCK_MONOTONIC.
+pub fn record_hangs(closing_s: u32, now_ns: u64) -> bool {
+    let now_s = (now_ns / 1_000_000_000) as u32;
+    i64::from(now_s.wrapping_sub(closing_s) as i32) > CLOSING_MOST_S
+}
+
 /// PAWS lets a segment through whose timestamp is older than the last one by so much (include/net/tcp.h).
 const TCP_PAWS_WINDOW: i32 = 1;
 
@@ -134,6 +144,17 @@ mod tests {
         }
         let unstamped = numbers(1000, u32::MAX, None);
         assert!(!unstamped.yield_to(&numbers(7, 7 << 29, Some((102, 1)))));
+    }
+
+    #[test]
+    fn a_record_hangs_once_its_connection_has_been_closing_for_twenty_minutes() {
+        let second = 1_000_000_000;
+        assert!(!record_hangs(100, 1300 * second));
+        assert!(record_hangs(100, 1301 * second));
+        // Of another CPU, whose clock is ahead.
+        assert!(!record_hangs(101, 100 * second));
+        // Seconds wrap after 136 years.
+        assert!(record_hangs(u32::MAX, (1201 + (1 << 32)) * second));
     }
 
     #[test]

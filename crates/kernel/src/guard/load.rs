@@ -31,8 +31,7 @@ pub(crate) fn load(tick_ns: u32, limits: Limits) -> Result<GuardSkel<'static>> {
     let mut open = open::<GuardSkelBuilder>().map_err(of_libbpf(GUARD))?;
     make_room(&mut open, limits).map_err(of_libbpf(GUARD))?;
     let constants = constants(&mut open);
-    let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
-    constants.nr_cpus = cpus.min(abi::MAX_CPUS);
+    constants.nr_cpus = claim_places();
     constants.batch_max = sysctl::read("core/gro_normal_batch")
         .unwrap_or(DEFAULT_BATCH)
         .max(1) as u32;
@@ -55,13 +54,22 @@ pub(crate) fn load(tick_ns: u32, limits: Limits) -> Result<GuardSkel<'static>> {
     object::load(open, GUARD).map_err(because)
 }
 
+/// How many places claims may be in. Where CPUs have numbers up to 8, nine: also if there are only five of them.
+fn claim_places() -> u32 {
+    let places = highest_possible_cpu().map(|highest| highest + 1);
+    let counted = || libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
+    places.unwrap_or_else(counted).min(abi::MAX_CPUS)
+}
+
+fn highest_possible_cpu() -> Option<u32> {
+    highest_cpu(&sysfs("devices/system/cpu/possible")?)
+}
+
 /// Whether a claim may be written by two at once: of CPUs that share a place, those that may come online too, or of softirqs
 /// that preempt one another.
 fn claims_shared() -> bool {
     let preempted = sysfs("kernel/realtime").is_some_and(|flag| flag.trim() == "1");
-    let possible = sysfs("devices/system/cpu/possible");
-    let highest = possible.and_then(|list| highest_cpu(&list));
-    preempted || highest.is_none_or(|cpu| cpu >= abi::MAX_CPUS)
+    preempted || highest_possible_cpu().is_none_or(|cpu| cpu >= abi::MAX_CPUS)
 }
 
 fn sysfs(file: &str) -> Option<String> {

@@ -74,6 +74,7 @@ unsafe extern "C" {
         ack: u32,
         o: *const syn_options,
     ) -> u8;
+    fn pure_record_hangs(closing_s: u32, now_ns: u64) -> u8;
     fn pure_gate_lets_in(gate: *mut residence_gate, now_ns: u64) -> u8;
     fn pure_outstanding(talk: *const talk) -> u8;
     fn pure_arriving(talk: *const talk, age_ticks: u32, second_ticks: u32) -> u8;
@@ -454,6 +455,12 @@ pub fn record_yields(old: &Numbers, new: &Numbers) -> bool {
     };
     // SAFETY: both structures live through the call.
     unsafe { pure_record_yields(&raw, new.rcv_nxt, new.snd_nxt, &options.raw()) != 0 }
+}
+
+/// `record_hangs()` of bpf/lib/timewait.h.
+pub fn record_hangs(closing_s: u32, now_ns: u64) -> bool {
+    // SAFETY: it takes no pointers.
+    unsafe { pure_record_hangs(closing_s, now_ns) != 0 }
 }
 
 /// `steady_place()` of bpf/lib/admit.h.
