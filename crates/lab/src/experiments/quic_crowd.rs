@@ -246,14 +246,19 @@ fn claims(case: &Case) -> Vec<Claim> {
 }
 
 fn show() -> Show {
-    let panel = |title: &str, metric: &str, logarithmic| Panel {
+    let picture = |name: &str, title: &str, metric: &str, logarithmic| Picture {
+        name: name.into(),
         title: title.into(),
-        x_title: "Offered load, connections/s".into(),
-        x: "offered_per_s".into(),
-        y: vec![(metric.into(), String::new())],
-        lines: vec!["server".into(), "guard".into()],
-        logarithmic,
-        ..Panel::default()
+        panels: vec![Panel {
+            title: "{server}".into(),
+            x_title: "clients offered, times the server's own peak".into(),
+            x: "rate".into(),
+            y: vec![(metric.into(), String::new())],
+            lines: vec!["guard".into()],
+            per: vec!["server".into()],
+            logarithmic,
+            ..Panel::default()
+        }],
     };
     Show::columns(&[
         ("server", "{server}"),
@@ -273,18 +278,18 @@ fn show() -> Show {
         ("lost", "{steady_lost|n}"),
         ("server died", "{server_died|n}"),
     ])
-    .picture(Picture {
-        name: "quic-crowd".into(),
-        title: "Flash crowd of QUIC clients".into(),
-        panels: vec![
-            panel("Throughput, answers/s", "answers_per_s", false),
-            panel(
-                "Mean response time of the served, ms",
-                "response_mean_ms",
-                true,
-            ),
-        ],
-    })
+    .picture(picture(
+        "quic-crowd-time",
+        "Mean response time of the served, ms",
+        "response_mean_ms",
+        true,
+    ))
+    .picture(picture(
+        "quic-crowd-answers",
+        "Answers/s",
+        "answers_per_s",
+        false,
+    ))
 }
 
 impl QuicCrowd {
