@@ -46,7 +46,8 @@ pub struct FallbackResult {
 /// Where clients are sent on.
 #[derive(Debug)]
 pub struct Door {
-    sender: Sender<Instant>,
+    /// `None` once it is gone.
+    sender: Option<Sender<Instant>>,
     wake: Arc<EventFd>,
 }
 
@@ -54,13 +55,15 @@ impl Door {
     /// One comes, whose first Initial was sent then.
     pub fn send(&self, begun: Instant) {
         // It fails where the clients' thread has failed, which says so itself.
-        let _ = self.sender.send(begun);
+        let _ = self.sender.as_ref().map(|sender| sender.send(begun));
         let _ = self.wake.write(1);
     }
 }
 
 impl Drop for Door {
     fn drop(&mut self) {
+        // Before they are woken: else they may look while it is still there, and are never woken again.
+        self.sender = None;
         let _ = self.wake.write(1);
     }
 }
@@ -83,7 +86,7 @@ pub fn fallback(to: SocketAddr, patience: Duration) -> Result<(Door, Fallback)> 
     let wake = Arc::new(EventFd::from_flags(flags).context("cannot create an eventfd")?);
     let (sender, come) = mpsc::channel();
     let door = Door {
-        sender,
+        sender: Some(sender),
         wake: wake.clone(),
     };
     let fallback = Fallback {
