@@ -162,6 +162,18 @@ impl QuicGuard {
         is_otherwise
     }
 
+    /// Whether programs are on their way to an interface of another namespace.
+    pub fn is_under_way(&self) -> bool {
+        let Some(kernel) = &self.kernel else {
+            return false;
+        };
+        let mut others = self.sights.iter().filter(|sight| sight.path.is_some());
+        others.any(|sight| {
+            let mut interfaces = sight.interfaces.keys();
+            interfaces.any(|index| kernel.attached_in(sight.namespace, *index) == Ok(false))
+        })
+    }
+
     /// Names of the workloads in which a listener is in force.
     fn workloads(&self, listener: &QuicListener) -> Vec<String> {
         let its = self.around.namespaces.get(&listener.name);

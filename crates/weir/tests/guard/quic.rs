@@ -421,6 +421,7 @@ fn protect_guards_udp_in_another_namespace_where_a_socket_is_bound_and_says_so()
     quic.echo(PATIENCE).unwrap();
     let weir = bed.protect(&format!("{ports} --no-quic"));
     assert!(bed.status()["quic"].as_array().is_none_or(Vec::is_empty));
+    weir.signal(Signal::SIGINT);
     weir.end();
 }
 

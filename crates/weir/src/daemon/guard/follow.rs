@@ -7,6 +7,7 @@ use weir_core::listener::{Listener, MAX_LISTENERS};
 use weir_core::quic::QuicListener;
 use weir_kernel::{BoundUdp, TcpOptions};
 
+use super::elsewhere::SETTLES;
 use super::{Follow, GuardService};
 use crate::daemon::backend::Backend;
 use crate::daemon::quic::{self, QuicGuard};
@@ -152,7 +153,7 @@ impl<B: Backend> GuardService<B> {
     /// As of `QuicGuard::set`: then those before stay.
     pub fn guard_quic(&mut self, list: Vec<QuicListener>) -> Result<()> {
         self.set_quic(list, self.quic.controller())?;
-        self.follow_quic();
+        self.settle_quic(Instant::now() + SETTLES);
         for warning in self.quic.warnings() {
             tracing::warn!("{warning}");
         }

@@ -1,6 +1,6 @@
 //! What a guard does with its listeners in other namespaces.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weir_core::forecast::Would;
 use weir_core::listener::Listener;
@@ -13,6 +13,9 @@ use crate::daemon::guard::GuardService;
 use crate::daemon::quic::Sight;
 use crate::failure::{Cause, Result};
 use crate::host::{links, udp};
+
+/// Between two looks at QUIC programs that are on their way to an interface.
+const QUIC_LOOKS: Duration = Duration::from_millis(2);
 
 impl<B: Backend> GuardService<B> {
     /// Those of other network namespaces.
@@ -113,7 +116,7 @@ impl<B: Backend> GuardService<B> {
     pub(in crate::daemon::guard) fn settle_elsewhere(&mut self) {
         let until = Instant::now() + super::SETTLES;
         self.elsewhere.settle(self.session.spaces_mut(), until);
-        self.follow_quic();
+        self.settle_quic(until);
     }
 
     /// Those of these QUIC listeners of other places at whose port a UDP socket is bound, in some namespace in which the listener
@@ -141,8 +144,17 @@ impl<B: Backend> GuardService<B> {
         quic
     }
 
+    /// Puts QUIC listeners of other places in force, and waits until they are, but not longer than until then.
+    pub(in crate::daemon::guard) fn settle_quic(&mut self, until: Instant) {
+        self.follow_quic();
+        while self.quic.is_under_way() && Instant::now() < until {
+            std::thread::sleep(QUIC_LOOKS);
+            self.follow_quic();
+        }
+    }
+
     /// QUIC listeners go with the listeners of other places.
-    pub(in crate::daemon::guard) fn follow_quic(&mut self) {
+    fn follow_quic(&mut self) {
         if self.quic.is_elsewhere() {
             let sights = self.elsewhere.sights(self.quic.list());
             if self.quic.follow_sights(sights)
