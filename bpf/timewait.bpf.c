@@ -261,6 +261,8 @@ int timewait_tc(struct __sk_buff *skb)
 
 struct sweep {
 	u64 now;
+	/* The table was more than half full at the sweep before: then records that hang go. */
+	bool crowded;
 	u32 held[WEIR_MAX_TIMEWAIT_RULES];
 };
 /* In memory of its own: it is too large for the stack. One sweep runs at a time. */
@@ -270,7 +272,7 @@ static long sweep_one(void *map, struct timewait_tuple *tuple, struct timewait_r
 {
 	/* Without its rule on_state() does not let it begin. */
 	bool abandoned = record->until_ns == CLOSING && (rule_at(record->rule)->timewait != TIMEWAIT_NEGOTIATE ||
-							 record_hangs(record->closing_s, sweep.now));
+							 (sweep.crowded && record_hangs(record->closing_s, sweep.now)));
 
 	if (abandoned || record->until_ns <= sweep.now)
 		bpf_map_delete_elem(map, tuple);
@@ -291,7 +293,7 @@ int timewait_sweep(void *ctx)
 	bpf_for(i, 0, WEIR_MAX_TIMEWAIT_RULES)
 		sweep.held[i & (WEIR_MAX_TIMEWAIT_RULES - 1)] = 0;
 	sweep.now = bpf_ktime_get_ns();
-	bpf_for_each_map_elem(&records, sweep_one, NULL, 0);
+	sweep.crowded = bpf_for_each_map_elem(&records, sweep_one, NULL, 0) > WEIR_MAX_TIMEWAIT_RECORDS / 2;
 	bpf_for(i, 0, WEIR_MAX_TIMEWAIT_RULES)
 		rule_at(i)->held = sweep.held[i & (WEIR_MAX_TIMEWAIT_RULES - 1)];
 	return 0;

@@ -83,13 +83,13 @@ static __always_inline bool record_yields_to_syn(const struct time_wait *old, u3
 	       ((s32)(seq - old->rcv_nxt) > 0 || paws_drops(old->ts_recent, options->tsval));
 }
 
-/* TCP has given up every connection that has been closing for so long (tcp_retries2: 15 min). */
+/* TCP has given up nearly every connection that has been closing for so long (tcp_retries2: 15 min). */
 #define TW_CLOSING_MOST_S 1200
 #define TW_SECOND_NS 1000000000ULL
 
 /*
- * Whether a record waits for the end of a connection that has ended: weir was not told of it, as another sock_ops
- * program had the socket tell nothing any more.
+ * Whether a record seems to wait for the end of a connection that has ended: weir was not told of it, as another sock_ops
+ * program had the socket tell nothing any more. Of a peer that is very slow it may be wrong.
  */
 static __always_inline bool record_hangs(u32 closing_s, u64 now_ns)
 {

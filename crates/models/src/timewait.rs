@@ -94,10 +94,10 @@ pub fn record_yields_to_syn(old: &TimeWait, seq: u32, timestamp: Option<u32>) ->
     old.yields(seq, timestamp) && (is_after || is_proved)
 }
 
-/// TCP has given up every connection that has been closing for so long (`tcp_retries2`: 15 min).
+/// TCP has given up nearly every connection that has been closing for so long (`tcp_retries2`: 15 min).
 const CLOSING_MOST_S: i64 = 1200;
 
-/// Whether a record waits for the end of a connection that has ended: it has been closing since then (s, which wrap) for
+/// Whether a record seems to wait for the end of a connection that has ended: it has been closing since then (s, which wrap) for
 /// longer than TCP lets one. `now_ns`: CLOCK_MONOTONIC.
 pub fn record_hangs(closing_s: u32, now_ns: u64) -> bool {
     let now_s = (now_ns / 1_000_000_000) as u32;

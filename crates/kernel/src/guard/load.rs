@@ -56,9 +56,7 @@ pub(crate) fn load(tick_ns: u32, limits: Limits) -> Result<GuardSkel<'static>> {
 
 /// How many places claims may be in. Where CPUs have numbers up to 8, nine: also if there are only five of them.
 fn claim_places() -> u32 {
-    let places = highest_possible_cpu().map(|highest| highest + 1);
-    let counted = || libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
-    places.unwrap_or_else(counted).min(abi::MAX_CPUS)
+    highest_possible_cpu().map_or(abi::MAX_CPUS, |highest| (highest + 1).min(abi::MAX_CPUS))
 }
 
 fn highest_possible_cpu() -> Option<u32> {

@@ -126,6 +126,12 @@ impl Elsewhere {
         Ok(())
     }
 
+    /// Whether a program is on its way to this interface.
+    pub fn is_awaited(&self, namespace: Namespace, ifindex: u32) -> bool {
+        let ends = self.interfaces.get(&(namespace, ifindex));
+        ends.is_some_and(|ends| ends.iter().any(|end| matches!(end, End::Awaited)))
+    }
+
     /// Whether both programs are on this interface; or why not, if that is known.
     pub fn is_attached(
         &self,

@@ -270,6 +270,11 @@ impl Quic {
         self.elsewhere.is_attached(namespace, ifindex)
     }
 
+    /// Whether [`Quic::attach_in`] is under way at this interface of another namespace.
+    pub fn is_awaited_in(&self, namespace: Namespace, ifindex: u32) -> bool {
+        self.elsewhere.is_awaited(namespace, ifindex)
+    }
+
     /// Detaches from one interface of another namespace, in a while; no error if not attached.
     pub fn detach_in(&mut self, namespace: Namespace, ifindex: u32) {
         self.elsewhere.detach(namespace, ifindex);

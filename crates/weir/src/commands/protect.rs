@@ -53,7 +53,8 @@ pub fn run(runtime_dir: &Path, args: &Protect) -> Result<()> {
         true => Default::default(),
         false => udp::servers(wanted.ports.as_deref()),
     };
-    if wanted.ports.is_none() {
+    // Of a place that was given, ports of this namespace say nothing.
+    if wanted.ports.is_none() || args.policy.given().contains(&"where") {
         udp_published.clear();
     }
     let template = udp::template(&wanted.template, &args.policy.given());
@@ -345,7 +346,7 @@ fn on_lines<B: Backend>(
     }
     let object = wanted.object(&reports);
     let head = format!("weir: {verb} {object} ({policy}) on {interfaces}; ");
-    let udp = udp::line(quic).into_iter();
+    let udp = udp::lines(quic).into_iter();
     if let (Some(_), [one]) = (&wanted.ports, reports.as_slice()) {
         let udp: String = udp.map(|line| indent(&line)).collect();
         return Ok(format!("{head}{}; Ctrl-C takes it off\n{udp}", queue(one)));

@@ -4,14 +4,14 @@ mod elsewhere;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_config::Table;
 use weir_core::controller::{ListenerReading, Settings};
 use weir_core::listener::{ListenAddress, Mode};
 use weir_core::quic::{QuicCounters, QuicListener, QuicSocket};
 use weir_core::refusals::Refusal;
-use weir_kernel::{Around, Quic};
+use weir_kernel::{Around, Namespace, Quic};
 
 use crate::daemon::backend::Backend;
 use crate::daemon::controller::quic_reading;
@@ -20,6 +20,9 @@ use crate::host::links::Link;
 use crate::show::{describe, quic};
 
 pub use elsewhere::Sight;
+
+/// Between two looks at programs that are on their way to an interface.
+const LOOKS: Duration = Duration::from_millis(2);
 
 /// A QUIC listener at one moment, as the log and the sampled refusals want it.
 #[derive(Debug, Clone)]
@@ -162,16 +165,27 @@ impl QuicGuard {
         is_otherwise
     }
 
-    /// Whether programs are on their way to an interface of another namespace.
-    pub fn is_under_way(&self) -> bool {
-        let Some(kernel) = &self.kernel else {
-            return false;
+    /// Waits until no program is on its way to an interface of another namespace by which clients come, but not longer than
+    /// until then. What has failed is tried again at the next look.
+    pub fn settle(&mut self, until: Instant) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
         };
-        let mut others = self.sights.iter().filter(|sight| sight.path.is_some());
-        others.any(|sight| {
-            let mut interfaces = sight.interfaces.keys();
-            interfaces.any(|index| kernel.attached_in(sight.namespace, *index) == Ok(false))
-        })
+        let others = self.sights.iter().filter(|sight| sight.path.is_some());
+        let places: Vec<(Namespace, u32)> = others
+            .flat_map(|sight| {
+                let clients = sight.interfaces.iter().filter(|(_, name)| *name != "lo");
+                clients.map(|(index, _)| (sight.namespace, *index))
+            })
+            .collect();
+        let awaited = |kernel: &Quic| {
+            let mut places = places.iter();
+            places.any(|(namespace, index)| kernel.is_awaited_in(*namespace, *index))
+        };
+        while awaited(kernel) && Instant::now() < until {
+            std::thread::sleep(LOOKS);
+            kernel.follow_attached();
+        }
     }
 
     /// Names of the workloads in which a listener is in force.
@@ -382,8 +396,12 @@ impl QuicGuard {
     fn warning(&self, listener: &QuicListener, in_force: bool) -> Option<String> {
         if listener.is_elsewhere() && !in_force {
             let (port, place) = (listener.address.port, listener.location.describe());
-            let nowhere = format!("TCP port {port} is guarded nowhere in {place} yet");
-            return Some(self.trouble.first().cloned().unwrap_or(nowhere));
+            let is_known = self.around.namespaces.contains_key(&listener.name);
+            let why = match is_known {
+                true => "weir is about to attach to its interfaces".to_owned(),
+                false => format!("TCP port {port} is guarded nowhere in {place} yet"),
+            };
+            return Some(self.trouble.first().cloned().unwrap_or(why));
         }
         if listener.is_elsewhere() {
             return self.trouble.first().cloned();

@@ -96,7 +96,7 @@ pub fn run(
     published::say(published)?;
     daemon.service.session.notices()?.iter().for_each(warn_text);
     print(&on_lines(&asked, &reports))?;
-    if let Some(line) = udp::line(&daemon.service.quic().report()?) {
+    for line in udp::lines(&daemon.service.quic().report()?) {
         print(&indent(&line))?;
     }
     let since = Instant::now();

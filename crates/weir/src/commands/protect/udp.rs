@@ -42,8 +42,8 @@ pub fn servers(ports: Option<&[u16]>) -> (Vec<UdpServer>, BTreeSet<u16>) {
 pub fn say_unguarded<'a>(published: impl IntoIterator<Item = &'a u16>) {
     for port in published {
         warn_text(format!(
-            "UDP port {port} is published from another network namespace, and weir guards no QUIC there: \
-             `weir protect PORT --where container:NAME`, with the port inside, guards it"
+            "UDP port {port} is published from another network namespace, and weir guards no QUIC there: it looks for a UDP socket \
+             where TCP port {port} leads, at the same port as that of TCP. If the server opens it later, start weir again"
         ));
     }
 }
@@ -53,8 +53,10 @@ pub fn say_unguarded<'a>(published: impl IntoIterator<Item = &'a u16>) {
 /// # Errors
 /// Nothing would be guarded.
 pub fn guard(daemon: &mut Daemon, quic: Vec<QuicListener>) -> Result<()> {
+    let (service, elsewhere) = (&daemon.service, daemon.service.elsewhere());
+    let has_tcp = service.session.asked().next().is_some() || !elsewhere.asked().is_empty();
     match daemon.service.guard_quic(quic) {
-        Err(failure) if daemon.service.session.asked().next().is_some() => {
+        Err(failure) if has_tcp => {
             warn_text(format!("QUIC is not guarded: {failure}"));
             Ok(())
         }
@@ -169,19 +171,23 @@ pub fn line_alone(verb: &str, quic: &[Quic], interfaces: &str) -> String {
     )
 }
 
-/// The line below those of TCP; `None` if no UDP port is guarded.
-pub fn line(quic: &[Quic]) -> Option<String> {
-    let first = quic.first()?;
-    let policy = policy(first);
-    let tail = "other datagrams pass (--no-quic: all do)";
-    let head = object(quic);
-    Some(match quic.iter().find(|one| !one.in_force) {
-        None => format!("{head} too: new QUIC connections ({policy}); {tail}"),
-        Some(one) => {
-            let because = one.warning.as_deref().unwrap_or("on no interface");
-            format!("{head}: QUIC is not guarded: {because}")
-        }
-    })
+/// The lines below those of TCP: one for the UDP ports that are guarded, and one for each that is not.
+pub fn lines(quic: &[Quic]) -> Vec<String> {
+    let (on, off): (Vec<Quic>, Vec<Quic>) = quic.iter().cloned().partition(|one| one.in_force);
+    let guarded = on.first().map(|first| {
+        let policy = policy(first);
+        let tail = "other datagrams pass (--no-quic: all do)";
+        format!(
+            "{} too: new QUIC connections ({policy}); {tail}",
+            object(&on)
+        )
+    });
+    let not = off.iter().map(|one| {
+        let because = one.warning.as_deref().unwrap_or("on no interface");
+        let head = object(std::slice::from_ref(one));
+        format!("{head}: QUIC is not guarded: {because}")
+    });
+    guarded.into_iter().chain(not).collect()
 }
 
 /// `UDP port 443`, `UDP ports 443 and 8443`, `UDP 10.0.0.1:443`

@@ -11,7 +11,7 @@ use weir_core::refusals::Refusal;
 use weir_core::verdict::Counters;
 use weir_core::word::Word;
 use weir_core::workload::Workload;
-use weir_kernel::{ListenSocket, Namespace};
+use weir_kernel::{ListenSocket, Namespace, NamespacePath};
 
 use super::Elsewhere;
 use super::space::{Replica, Space};
@@ -70,6 +70,16 @@ impl Elsewhere {
         let mut replicas = space.replicas.iter();
         let its = replicas.find(|one| one.asked.name == listener);
         its.map(|one| &*one.label)
+    }
+
+    /// Where the server of a QUIC listener of another place may be: with the servers of the listener of the same place and
+    /// port, also those that are not guarded yet. `None`: in weir's own namespace.
+    pub fn places_of(&self, quic: &QuicListener) -> Vec<Option<(Namespace, &NamespacePath)>> {
+        let has = |space: &Space| space.replicas.iter().any(|one| quic.goes_with(&one.asked));
+        let others = self.spaces.iter().filter(|(_, space)| has(space));
+        let others = others.map(|(namespace, space)| Some((*namespace, &space.path)));
+        let own = self.own().iter().any(|listener| quic.goes_with(listener));
+        others.chain(own.then_some(None)).collect()
     }
 
     /// Where QUIC listeners are to be in force: with the listeners of the same place and port.

@@ -1,21 +1,18 @@
 //! What a guard does with its listeners in other namespaces.
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::Instant;
 
 use weir_core::forecast::Would;
 use weir_core::listener::Listener;
 use weir_core::quic::QuicListener;
-use weir_kernel::BoundUdp;
+use weir_kernel::{BoundUdp, Namespace, NamespacePath};
 
 use super::{Elsewhere, Every};
 use crate::daemon::backend::Backend;
 use crate::daemon::guard::GuardService;
-use crate::daemon::quic::Sight;
 use crate::failure::{Cause, Result};
 use crate::host::{links, udp};
-
-/// Between two looks at QUIC programs that are on their way to an interface.
-const QUIC_LOOKS: Duration = Duration::from_millis(2);
 
 impl<B: Backend> GuardService<B> {
     /// Those of other network namespaces.
@@ -119,26 +116,16 @@ impl<B: Backend> GuardService<B> {
         self.settle_quic(until);
     }
 
-    /// Those of these QUIC listeners of other places at whose port a UDP socket is bound, in some namespace in which the listener
-    /// that they go with is guarded.
+    /// Those of these QUIC listeners of other places at whose port a UDP socket is bound, in some namespace with a server of the
+    /// listener that they go with.
     pub fn with_udp_socket(&self, mut quic: Vec<QuicListener>) -> Vec<QuicListener> {
-        let own = || {
-            let (servers, _) = udp::servers(udp::sockets().unwrap_or_default());
-            servers.into_iter().map(|one| one.socket).collect()
-        };
-        let bound = |sight: &Sight| -> Vec<BoundUdp> {
-            let Some(path) = &sight.path else {
-                return own();
-            };
-            let there = path.enter(|_| Ok(udp::sockets().unwrap_or_default()));
-            there.unwrap_or_default()
-        };
-        let sights = self.elsewhere.sights(&quic).into_iter();
-        let looked: Vec<_> = sights.map(|sight| (bound(&sight), sight)).collect();
+        let mut looked: BTreeMap<Option<Namespace>, Vec<BoundUdp>> = BTreeMap::new();
         quic.retain(|one| {
-            looked.iter().any(|(sockets, sight)| {
-                let is_bound = || sockets.iter().any(|socket| udp::is_at(socket, one.address));
-                sight.listeners.contains_key(&one.name) && is_bound()
+            let mut places = self.elsewhere.places_of(one).into_iter();
+            places.any(|place| {
+                let namespace = place.map(|(namespace, _)| namespace);
+                let sockets = looked.entry(namespace).or_insert_with(|| bound_at(place));
+                sockets.iter().any(|socket| udp::is_at(socket, one.address))
             })
         });
         quic
@@ -147,10 +134,7 @@ impl<B: Backend> GuardService<B> {
     /// Puts QUIC listeners of other places in force, and waits until they are, but not longer than until then.
     pub(in crate::daemon::guard) fn settle_quic(&mut self, until: Instant) {
         self.follow_quic();
-        while self.quic.is_under_way() && Instant::now() < until {
-            std::thread::sleep(QUIC_LOOKS);
-            self.follow_quic();
-        }
+        self.quic.settle(until);
     }
 
     /// QUIC listeners go with the listeners of other places.
@@ -185,5 +169,24 @@ impl<B: Backend> GuardService<B> {
                 self.elsewhere.refused = Some(wanted);
             }
         }
+    }
+}
+
+/// The UDP sockets of a namespace that may speak QUIC (`None`: of weir's own), without those that only keep published ports.
+fn bound_at(place: Option<(Namespace, &NamespacePath)>) -> Vec<BoundUdp> {
+    let Some((namespace, path)) = place else {
+        let (servers, _) = udp::servers(udp::sockets().unwrap_or_default());
+        return servers.into_iter().map(|one| one.socket).collect();
+    };
+    let sockets = path.enter_if(namespace, || Ok(udp::sockets()));
+    let failed = |error: String| {
+        tracing::warn!(
+            "UDP sockets of another network namespace cannot be read, so no QUIC is guarded there: {error}"
+        );
+        Vec::new()
+    };
+    match sockets {
+        Ok(sockets) => sockets.unwrap_or_else(|error| failed(error.to_string())),
+        Err(error) => failed(error.to_string()),
     }
 }
