@@ -165,8 +165,8 @@ impl QuicGuard {
         is_otherwise
     }
 
-    /// Waits until no program is on its way to an interface of another namespace by which clients come, but not longer than
-    /// until then. What has failed is tried again at the next look.
+    /// Waits until no program is on its way to an interface of another namespace, but not longer than until then. What has
+    /// failed is tried again at the next look.
     pub fn settle(&mut self, until: Instant) {
         let Some(kernel) = &mut self.kernel else {
             return;
@@ -174,8 +174,8 @@ impl QuicGuard {
         let others = self.sights.iter().filter(|sight| sight.path.is_some());
         let places: Vec<(Namespace, u32)> = others
             .flat_map(|sight| {
-                let clients = sight.interfaces.iter().filter(|(_, name)| *name != "lo");
-                clients.map(|(index, _)| (sight.namespace, *index))
+                let interfaces = sight.interfaces.keys();
+                interfaces.map(|index| (sight.namespace, *index))
             })
             .collect();
         let awaited = |kernel: &Quic| {
