@@ -88,9 +88,6 @@ pub enum Guard {
     Own,
     /// weir, which refuses by Version Negotiation
     Vn,
-    /// The same with an interval of 50 ms in place of 100 ms
-    #[value(name = "vn-50ms")]
-    VnSoon,
     /// weir, which drops
     Drop,
 }
@@ -106,14 +103,13 @@ const LOOK: Duration = Duration::from_millis(50);
 impl Guard {
     /// weir.toml; `None` without weir.
     fn config(self) -> Option<String> {
-        let policy = match self {
+        let refuse = match self {
             Guard::Plain | Guard::Own => return None,
-            Guard::Vn => "refuse = \"vn\"",
-            Guard::VnSoon => "refuse = \"vn\"\ninterval = \"50ms\"",
-            Guard::Drop => "refuse = \"drop\"",
+            Guard::Vn => "vn",
+            Guard::Drop => "drop",
         };
         Some(format!(
-            "[[quic]]\nname = \"lab\"\naddress = \"*:{PORT}\"\n{policy}\n"
+            "[[quic]]\nname = \"lab\"\naddress = \"*:{PORT}\"\nrefuse = \"{refuse}\"\n"
         ))
     }
 }
