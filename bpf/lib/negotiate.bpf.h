@@ -439,7 +439,6 @@ static __always_inline void on_state(struct bpf_sock_ops *ops)
 	if (rule < 0 || !tp)
 		return;
 	record.rule = rule;
-	record.closing_s = bpf_ktime_get_ns() / TW_SECOND_NS;
 	if (hold == TW_BEGIN) {
 		/*
 		 * Only one that its FIN has spoken of: without it the other end is in TIME-WAIT, and fallback has it.
@@ -456,6 +455,7 @@ static __always_inline void on_state(struct bpf_sock_ops *ops)
 	}
 	if (hold == TW_RESERVE) {
 		fill_record(&record, tp);
+		record.closing_s = bpf_ktime_get_ns() / TW_SECOND_NS;
 		if (!record_made(&tuple, &record)) {
 			COUNT(rule, fallback);
 			return;
