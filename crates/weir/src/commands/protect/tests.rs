@@ -168,6 +168,31 @@ fn a_udp_socket_at_a_port_is_guarded_too_and_the_lines_say_so() {
 }
 
 #[test]
+fn udp_ports_that_are_not_guarded_have_a_line_each_and_the_others_one() {
+    let at = |port: u16, in_force: bool, warning: Option<&str>| Quic {
+        address: format!("*:{port}"),
+        in_force,
+        warning: warning.map(str::to_owned),
+        ..self::in_force(&template(&["443"]))
+    };
+    let lines = udp::lines(&[
+        at(443, true, None),
+        at(444, false, Some("TCP port 444 is guarded nowhere")),
+        at(445, true, None),
+    ]);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines[0].starts_with("UDP ports 443 and 445 too: "),
+        "{lines:?}"
+    );
+    assert_eq!(
+        lines[1],
+        "UDP port 444: QUIC is not guarded: TCP port 444 is guarded nowhere"
+    );
+    assert!(udp::lines(&[]).is_empty());
+}
+
+#[test]
 fn of_a_port_with_a_udp_socket_alone_only_that_is_guarded() {
     let bound = [bound_udp("::", 443)];
     assert_eq!(
