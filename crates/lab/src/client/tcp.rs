@@ -1,9 +1,10 @@
 //! The client's side of one TCP connection as a pure state machine: segment or deadline in, segments
 //! and events out, time as an argument.
 //!
-//! It behaves as a Linux client before 6.5 does that connects, sends one request, reads the whole reply and
-//! closes:
-//! - SYN again after 1, 3 and 7 s (RFC 6298; since 6.5 it is after 1, 2, 3, 4, 5 and 7 s); the ACK of the SYN/ACK and the request are two packets;
+//! It behaves as a client on Linux before 6.5 does that connects, sends one request, reads the
+//! whole reply and closes:
+//! - SYN again after 1, 3 and 7 s (RFC 6298; since 6.5 it is after 1, 2, 3, 4, 5 and 7 s);
+//! - the ACK of the SYN/ACK and the request are two packets;
 //! - the request again after RTT + max(2 RTT, 200 ms), doubling; FIN likewise;
 //! - after the reply an ACK, then FIN (or RST with [`Kind::CloseRst`]);
 //! - at the client's time-out a connect() in progress is given up without a packet, an established

@@ -147,7 +147,8 @@ impl<B: Backend> GuardService<B> {
         Ok(())
     }
 
-    /// Guards these QUIC listeners, in the place of those before.
+    /// Guards these QUIC listeners, in the place of those before. If some are in other network namespaces, it waits until they
+    /// are in force, for [`SETTLES`] at most.
     ///
     /// # Errors
     /// As of `QuicGuard::set`: then those before stay.
