@@ -33,6 +33,9 @@ const WEIR: &str = "reserv rst-syn front=xdp";
 const COOKIES: &str = "no-syn-drop front=xdp";
 const CROWD: &str = "demo-crowd";
 
+/// So many times its peak is offered to a server that is overloaded: at the peak itself weir changes little.
+const MIN_OVERLOAD: f64 = 1.3;
+
 /// Connections of the second act: of a low class, and then of a high one; and µs of work for each.
 const BURST: (usize, usize) = (200, 10);
 const BURST_WORK_US: u32 = 5000;
@@ -147,7 +150,7 @@ fn labels() -> Labels {
     )
 }
 
-/// What happened, in three sentences with numbers: at the highest rate of which all points count.
+/// What happened, in three sentences with numbers: at the highest overload of which all points count.
 fn sentences(results: &Results) -> Result<String> {
     let missing = || Error::failed("cannot sum up the demo", "a point is missing");
     let of = |policy: &str| -> Vec<&Case> {
@@ -161,12 +164,14 @@ fn sentences(results: &Results) -> Result<String> {
     }
     let all_count = |i: &usize| [&plain, &weir, &cookies].iter().all(|of| counts(of[*i]));
     let rate = |i: usize| plain[i].median("rate_per_s");
+    let overloads = |i: &usize| rate(*i) > MIN_OVERLOAD * plain[*i].median("peak_per_s");
     let Some(worst) = (0..plain.len())
+        .filter(overloads)
         .filter(all_count)
         .max_by(|a, b| rate(*a).total_cmp(&rate(*b)))
     else {
         return Ok(
-            "At no rate do the points of all three policies count: there is nothing to sum up."
+            "At no load above the server's peak do the points of all three policies count: there is nothing to sum up."
                 .into(),
         );
     };
@@ -283,7 +288,7 @@ mod tests {
         assert!(sentences(&Results::default()).is_err());
     }
 
-    /// Points at 1 and 4 times saturation, of which those in `flawed` do not count.
+    /// Points at 1, 2 and 4 times saturation, of which those in `flawed` do not count.
     fn results(flawed: &[(&str, f64)]) -> Results {
         let case = |policy: &str, multiple: f64| {
             let is_flawed = flawed.contains(&(policy, multiple));
@@ -319,18 +324,18 @@ mod tests {
         let policies = [PLAIN, WEIR, COOKIES].into_iter();
         Results {
             cases: policies
-                .flat_map(|policy| [1.0, 4.0].map(|multiple| case(policy, multiple)))
+                .flat_map(|policy| [1.0, 2.0, 4.0].map(|multiple| case(policy, multiple)))
                 .collect(),
             ..Results::default()
         }
     }
 
     #[test]
-    fn the_headline_is_of_a_rate_at_which_every_point_counts() {
+    fn the_headline_is_of_an_overload_at_which_every_point_counts() {
         let told = |flawed: &[_]| sentences(&results(flawed)).unwrap();
         assert!(told(&[]).contains("got 4 000 connections/s"));
-        assert!(told(&[(COOKIES, 4.0)]).contains("got 1 000 connections/s"));
-        assert!(told(&[(COOKIES, 4.0), (PLAIN, 1.0)]).contains("nothing to sum up"));
+        assert!(told(&[(COOKIES, 4.0)]).contains("got 2 000 connections/s"));
+        assert!(told(&[(COOKIES, 4.0), (PLAIN, 2.0)]).contains("nothing to sum up"));
     }
 
     #[test]
