@@ -66,7 +66,7 @@ pub struct Args {
     )]
     pub guards: Vec<Guard>,
     /// Crowds, in multiples of the server's own peak, which is measured first; with a SYN flood beneath: 2+flood
-    #[arg(long, value_delimiter = ',', default_value = "2,4,2+flood,4+flood")]
+    #[arg(long, value_delimiter = ',', default_value = "2,4,4+flood")]
     pub loads: Vec<Offered>,
     /// SYNs/s of the flood
     #[arg(long, default_value_t = 5000.0)]
