@@ -36,7 +36,7 @@ use crate::run::experiment::{
     Beside, Entry, Experiment, Flags, Program, Turn, check_seconds, chosen, parsed, word,
 };
 use crate::run::results::{
-    Case, Claim, Facts, Parameters, Results, Sample, Show, add_times, parameters,
+    Case, Claim, Facts, Panel, Parameters, Picture, Results, Sample, Show, add_times, parameters,
 };
 use crate::server::Server;
 
@@ -265,6 +265,35 @@ impl Experiment for Instead {
             ("other", "{other|%1}"),
             ("CPU", "{cpu|%}"),
         ])
+        .picture(picture(
+            "instead",
+            "A flash crowd of four times the server's peak: to the right is more, below is sooner",
+            "4",
+        ))
+        .picture(picture(
+            "instead-flood",
+            "The same with a SYN flood beneath: to the right is more, below is sooner",
+            "4+flood",
+        ))
+    }
+}
+
+/// What each guard makes of a load: a point for each, in a panel for each server.
+fn picture(name: &str, title: &str, load: &str) -> Picture {
+    Picture {
+        name: name.into(),
+        title: title.into(),
+        panels: vec![Panel {
+            title: "{server}: 99 of 100 of the served wait at most so long, ms".into(),
+            x_title: "replies/s, of the server's own peak".into(),
+            x: "of_peak".into(),
+            y: vec![("response_p99_ms".into(), String::new())],
+            lines: vec!["guard".into()],
+            per: vec!["server".into()],
+            only: parameters([("load", load.to_owned())]),
+            logarithmic: true,
+            ..Panel::default()
+        }],
     }
 }
 
