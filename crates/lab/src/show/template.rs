@@ -35,14 +35,14 @@ pub fn fill(template: &str, results: &Results, case: &Case) -> Result<String> {
 pub struct Quantity {
     /// The metric over the rounds. Of a quotient its one value: what each round had of it is not in results.
     pub spread: Spread,
-    /// Of a quotient of two metrics' means: rounds of the one that has fewer.
+    /// Of a quotient of two metrics' medians: rounds of the one that has fewer.
     pub quotient_of: Option<usize>,
     /// Why a case of it does not count.
     pub flaw: Option<String>,
 }
 
 /// The quantity of a reference such as `NAME[param=value,…]`, without braces and formats; `None` if a case or a metric of
-/// it was not measured.
+/// it was not measured. A quotient is that of medians, as those are what tables show.
 pub fn quantity(reference: &str, results: &Results) -> Result<Option<Quantity>> {
     let bad = |cause: String| Error::usage(format!("bad reference `{reference}`"), cause);
     let none = Case::default();
@@ -63,7 +63,7 @@ pub fn quantity(reference: &str, results: &Results) -> Result<Option<Quantity>> 
     let (spread, quotient_of) = match spreads[..] {
         [spread] => (Some(spread), None),
         [one, other] => (
-            Spread::of([one.mean / other.mean]),
+            Spread::of([one.median / other.median]),
             Some(one.n.min(other.n)),
         ),
         _ => return Err(bad("it has more than one `/`".into())),
