@@ -271,7 +271,7 @@ impl TimeWait {
         if unmarked > 0 {
             self.warnings.push(format!(
                 "TIME-WAIT is not negotiated at some listening sockets ({unmarked}): they were there before weir, and \
-                 the kernel is older than 6.15. Start their servers anew"
+                 the kernel is older than 6.12. Start their servers anew"
             ));
         }
         for (count, what) in [(mptcp, "MPTCP"), (fast_open, "TCP Fast Open")] {
