@@ -160,6 +160,7 @@ pub struct ProxyThread {
     /// How often the thread failed and was started again
     ///
     /// Not 0: please report what its log says.
+    #[serde(default, alias = "falls")] // its name in 0.1.0, which may still run
     pub restarts: u64,
 }
 
