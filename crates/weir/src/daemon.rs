@@ -1,5 +1,6 @@
 //! The services that stay: the guard and the proxies, and what they are made of.
 
+pub mod at_start;
 pub mod attachment;
 pub mod backend;
 pub mod config_file;

@@ -10,6 +10,8 @@ use weir_core::word::Word;
 use weir_proxy::{Error, OwnListeners, Server, Totals};
 
 use crate::cli::{self, RUNTIME_DIR};
+use crate::daemon::at_start::{AtStart, Owner};
+use crate::daemon::config_file::ConfigFile;
 use crate::daemon::events::Events;
 use crate::daemon::frame::Frame;
 use crate::daemon::proxies::{ProcessSocket, Proxies, ProxyService, no_proxy_in, take_over};
@@ -31,7 +33,7 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     let Wanted {
         proxies,
         metrics,
-        api,
+        at_start,
         events: event_settings,
     } = wanted(args, source.as_ref())?;
     // A client is one descriptor or two, and the usual soft limit is 1024.
@@ -50,7 +52,9 @@ pub fn run(runtime_dir: &Path, args: &cli::Proxy) -> Result<()> {
     let note = socket.as_ref().map(ProcessSocket::note);
     let control = socket.map(|socket| Box::new(socket) as Box<dyn ControlSocket>);
     let events = Events::new();
-    let mut frame = Frame::new(signals, control, source, "proxy", events.clone())?;
+    let api = at_start.api.clone();
+    let own = source.map(|source| ConfigFile::new(source, at_start));
+    let mut frame = Frame::new(signals, control, own, "proxy", events.clone())?;
     let took_over = !predecessors.is_empty();
     // A predecessor has its address until it retires.
     if let Some(address) = metrics
@@ -119,7 +123,7 @@ fn open_api(
 struct Wanted {
     proxies: Vec<Proxy>,
     metrics: Option<SocketAddr>,
-    api: Option<ApiSettings>,
+    at_start: AtStart,
     events: Option<EventsSettings>,
 }
 
@@ -131,7 +135,7 @@ fn wanted(args: &cli::Proxy, source: Option<&Source>) -> Result<Wanted> {
         return Ok(Wanted {
             proxies: vec![proxy],
             metrics: args.metrics,
-            api: None,
+            at_start: AtStart::default(),
             events: None,
         });
     };
@@ -140,17 +144,14 @@ fn wanted(args: &cli::Proxy, source: Option<&Source>) -> Result<Wanted> {
     if config.proxies.is_empty() {
         return Err(no_proxy_in(&source.file));
     }
-    let has_guard = config.is_for_run();
-    let metrics = config.metrics.as_ref();
-    let metrics = metrics.and_then(|metrics| metrics.of_proxies(has_guard));
-    let api = config.api.map(|api| ApiSettings {
-        socket: api.socket.filter(|_| !has_guard),
-        ..api
-    });
+    let owner = Owner::Proxies {
+        metrics_by_flag: args.metrics.is_some(),
+    };
+    let at_start = AtStart::of(owner, &config);
     Ok(Wanted {
         proxies: config.proxies,
-        metrics: args.metrics.or(metrics),
-        api,
+        metrics: args.metrics.or(at_start.metrics),
+        at_start,
         events: config.events,
     })
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use weir_api::LastReload;
 
+use crate::daemon::at_start::AtStart;
 use crate::failure::Failure;
 use crate::host::clock::unix_ms;
 use crate::host::config::Source;
@@ -14,6 +15,7 @@ use crate::host::config::Source;
 #[derive(Debug)]
 pub struct ConfigFile {
     in_force: Source,
+    at_start: AtStart,
     trial: Option<Trial>,
     last_reload: Option<LastReload>,
 }
@@ -37,10 +39,11 @@ struct Trial {
 }
 
 impl ConfigFile {
-    /// This one is in force, for good.
-    pub fn new(in_force: Source) -> ConfigFile {
+    /// This one is in force, for good. `at_start`: what of it is so until a restart.
+    pub fn new(in_force: Source, at_start: AtStart) -> ConfigFile {
         ConfigFile {
             in_force,
+            at_start,
             trial: None,
             last_reload: None,
         }
@@ -54,6 +57,11 @@ impl ConfigFile {
     /// What is in force.
     pub fn in_force(&self) -> &Source {
         &self.in_force
+    }
+
+    /// What no reload changes.
+    pub fn at_start(&self) -> &AtStart {
+        &self.at_start
     }
 
     /// What was read is in force: until this time, or for good. A second trial goes back to what was there before the
@@ -120,7 +128,7 @@ mod tests {
     fn the_last_confirmed_file_comes_back() {
         let now = Instant::now();
         let at = |s| now + Duration::from_secs(s);
-        let mut file = ConfigFile::new(source("a"));
+        let mut file = ConfigFile::new(source("a"), AtStart::default());
         assert_eq!(file.due_at(), None);
         file.replace(source("b"), Some(at(60)));
         file.replace(source("c"), Some(at(90)));
@@ -133,7 +141,7 @@ mod tests {
     #[test]
     fn a_reload_that_went_back_did_not_succeed() {
         let now = Instant::now();
-        let mut file = ConfigFile::new(source("a"));
+        let mut file = ConfigFile::new(source("a"), AtStart::default());
         assert_eq!(file.reloads(now), Reloads::default());
         file.replace(source("b"), Some(now + Duration::from_secs(9)));
         file.note_reload(None);
@@ -151,7 +159,7 @@ mod tests {
     #[test]
     fn a_reload_for_good_confirms() {
         let now = Instant::now();
-        let mut file = ConfigFile::new(source("a"));
+        let mut file = ConfigFile::new(source("a"), AtStart::default());
         file.replace(source("b"), Some(now));
         file.replace(source("b"), None);
         assert!(file.overdue(now).is_none());

@@ -54,7 +54,7 @@ impl Frame {
     pub fn new(
         signals: Signals,
         control: Option<Box<dyn ControlSocket>>,
-        config: Option<Source>,
+        config: Option<ConfigFile>,
         command: &'static str,
         events: Events,
     ) -> Result<Frame> {
@@ -65,7 +65,7 @@ impl Frame {
             ends_by: None,
             signals,
             metrics: None,
-            config: config.map(ConfigFile::new),
+            config,
         })
     }
 
@@ -198,7 +198,7 @@ impl Frame {
         };
         let file = own.path().display();
         notify::reloading();
-        let back = put_in_force(service, &self.events, &before, now);
+        let back = put_in_force(service, &self.events, own, &before, now);
         let event = reload_event(own.path(), &back, service.stays());
         match back {
             Ok(_) => {
@@ -301,7 +301,7 @@ impl Frame {
         };
         notify::reloading();
         let reloaded = Source::read(own.path()).and_then(|source| {
-            let mut reloaded = put_in_force(service, &self.events, &source, now)?;
+            let mut reloaded = put_in_force(service, &self.events, own, &source, now)?;
             reloaded.confirm_s = confirm_s;
             // From when it is in force: that takes a while.
             let end = confirm_s.map(|s| Instant::now() + Duration::from_secs(s));
@@ -339,15 +339,17 @@ impl Frame {
     }
 }
 
-/// Puts a config file in force; what is hardly meant in it comes first among the warnings.
+/// Puts a config file in force. What is hardly meant in it comes first among the warnings, and what needs a restart.
 fn put_in_force(
     service: &mut dyn Service,
     events: &Events,
+    own: &ConfigFile,
     source: &Source,
     now: Instant,
 ) -> Result<Reloaded> {
     let config = source.parse()?;
     let mut odd: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    odd.extend(own.at_start().warnings(&config));
     let settings = config.events.clone();
     let mut reloaded = service.reload(config, &source.file, now)?;
     // A file of events that cannot be written changes nothing else.

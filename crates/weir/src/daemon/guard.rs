@@ -27,7 +27,8 @@ use weir_core::workload::Where;
 use weir_kernel::{Guard, Limits, Namespace, TcpOptions, cgroup_root, random};
 
 use crate::daemon::backend::{Backend, Spaces};
-use crate::daemon::config_file::Reloads;
+use crate::daemon::at_start::{AtStart, Owner};
+use crate::daemon::config_file::{ConfigFile, Reloads};
 use crate::daemon::controller::Control;
 use crate::daemon::events::{Events, class_changed, sight};
 use crate::daemon::filters::FilterWatch;
@@ -186,10 +187,11 @@ impl Start {
             service.overload.tell(all, quic, &[], &[], &events);
         }
         let control = Some(Box::new(self.claim) as Box<dyn ControlSocket>);
+        let own = file.map(|source| ConfigFile::new(source, AtStart::of(Owner::Guard, config)));
         Ok(Daemon {
             service,
             elsewhere: self.elsewhere,
-            frame: Frame::new(self.signals, control, file, command, events)?,
+            frame: Frame::new(self.signals, control, own, command, events)?,
             runtime_dir: self.runtime_dir,
         })
     }

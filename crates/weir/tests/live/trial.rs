@@ -38,6 +38,33 @@ fn check_shows_what_a_reload_would_change() {
 }
 
 #[test]
+fn what_needs_a_restart_is_said_by_each_reload() {
+    let Some(bed) = Bed::new("restart") else {
+        return;
+    };
+    let _server = idle_server(PORT);
+    let weir = bed.run(RESERV);
+    bed.write_config(&format!("{RESERV}\n[metrics]\n"));
+    let file = bed.config();
+    let diff = bed.weir(&format!("check --diff {}", file.display()));
+    let text = String::from_utf8(diff.stdout).unwrap();
+    assert!(
+        text.ends_with(": only a restart would change\n~ metrics\n"),
+        "{text}"
+    );
+    let said = "[metrics] stays as it was at the start: its change needs a restart";
+    for _ in 0..2 {
+        let reload = bed.weir("reload");
+        assert!(reload.status.success(), "{}", stderr(&reload));
+        assert!(stderr(&reload).contains(said), "{}", stderr(&reload));
+    }
+    assert!(weir.log().contains(said), "{}", weir.log());
+    bed.write_config(RESERV);
+    let reload = stderr(&bed.weir("reload"));
+    assert!(!reload.contains("restart"), "{reload}");
+}
+
+#[test]
 fn what_weir_class_has_changed_is_among_what_a_reload_changes() {
     let Some(bed) = Bed::new("undone") else {
         return;

@@ -8,6 +8,7 @@ use weir_api::{InForce, Question};
 use weir_config::{Config, Setting, Table};
 use weir_core::class::Class;
 
+use crate::daemon::at_start::{AtStart, Owner};
 use crate::daemon::proxies::Peers;
 use crate::failure::{Failure, Result};
 use crate::host::config::{Source, absolute};
@@ -20,8 +21,10 @@ use crate::show::settings::{class_of, is_name, plain};
 pub struct Diff {
     /// The file that it has in force.
     config: PathBuf,
-    /// In the order of the file.
+    /// What a reload would change, in the order of the file.
     changes: Vec<Change>,
+    /// Tables of which it would change nothing, because what they say needs a restart.
+    needs_restart: Vec<&'static str>,
 }
 
 /// What would become of one table.
@@ -81,6 +84,7 @@ pub fn run(runtime_dir: &Path, file: &Path, config: &Config, json: bool) -> Resu
                 true => of_proxies(&before, config),
                 false => of_guard(&before, config),
             },
+            needs_restart: AtStart::of(process.owner(), &before).changed_by(config),
         });
     }
     if json {
@@ -95,6 +99,17 @@ struct Running {
     source: Source,
     /// Its classes, if they may be others than those of its file.
     classes: Option<Vec<Class>>,
+}
+
+impl Running {
+    fn owner(&self) -> Owner {
+        match self.has_proxies {
+            true => Owner::Proxies {
+                metrics_by_flag: false,
+            },
+            false => Owner::Guard,
+        }
+    }
 }
 
 fn running(runtime_dir: &Path) -> Result<Vec<Running>> {
@@ -132,7 +147,7 @@ fn running(runtime_dir: &Path) -> Result<Vec<Running>> {
     }
 }
 
-/// What `weir run` has in force of a file. The API and the metrics stay as they were at the start.
+/// What `weir run` has in force of a file, but for what needs a restart.
 fn of_guard(before: &Config, after: &Config) -> Vec<Change> {
     let mut changes = tables(&before.listeners, &after.listeners);
     changes.extend(tables(&before.quic, &after.quic));
@@ -206,10 +221,10 @@ fn keys<T: Table>(change: Kind, before: &T, after: &T) -> Vec<KeyChange> {
 impl std::fmt::Display for Diff {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let config = self.config.display();
-        if self.changes.is_empty() {
-            return writeln!(f, "{config}: a reload would change nothing");
+        match self.changes.is_empty() {
+            true => writeln!(f, "{config}: a reload would change nothing")?,
+            false => writeln!(f, "{config}: a reload would change")?,
         }
-        writeln!(f, "{config}: a reload would change")?;
         for Change {
             table,
             name,
@@ -229,6 +244,12 @@ impl std::fmt::Display for Diff {
             for key in keys {
                 writeln!(f, "    {}", key.text)?;
             }
+        }
+        if !self.needs_restart.is_empty() {
+            writeln!(f, "{config}: only a restart would change")?;
+        }
+        for table in &self.needs_restart {
+            writeln!(f, "~ {table}")?;
         }
         Ok(())
     }
@@ -254,6 +275,7 @@ mod tests {
         let diff = Diff {
             config: "f".into(),
             changes: of_guard(&before, &after),
+            needs_restart: vec![],
         };
         let text = diff.to_string();
         let lines: Vec<&str> = text
@@ -284,6 +306,7 @@ mod tests {
         let diff = Diff {
             config: "f".into(),
             changes: of_guard(&before, &after),
+            needs_restart: vec!["metrics"],
         };
         let lines = [
             "f: a reload would change",
@@ -293,6 +316,8 @@ mod tests {
             "    rate: 8mbit",
             "+ events",
             "    refusals: 0",
+            "f: only a restart would change",
+            "~ metrics",
         ];
         assert_eq!(diff.to_string().lines().collect::<Vec<_>>(), lines);
         assert_eq!(of_proxies(&before, &after).len(), 1, "events");
