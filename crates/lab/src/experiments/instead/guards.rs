@@ -34,6 +34,10 @@ pub const BACKLOG: u32 = 511;
 /// The same of the tuned server.
 pub const TUNED_BACKLOG: u32 = 65_535;
 
+/// Patterns that nginx holds each served request's User-Agent against: work for it, as a page is. Without any, an nginx
+/// serves so many small files that refusing the rest is most of its core's work, and the clients' core has too little time.
+const PATTERNS: usize = 1500;
+
 /// What the server can do, by which its guards are set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Capacity {
@@ -173,8 +177,10 @@ pub fn nginx(guard: Guard, capacity: Capacity, port: u16, folder: &str, is_proxy
     let backlog = guard.backlog();
     let location = match is_proxy {
         true => format!("proxy_pass http://127.0.0.1:{BEHIND};"),
-        false => format!("root {folder}/www;"),
+        // Looked up for a reply with status 200 only, so that no limit pays for it.
+        false => format!("add_header X-Robot $robot; root {folder}/www;"),
     };
+    let robots = if is_proxy { String::new() } else { robots() };
     format!(
         "user root; daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr crit;
 worker_rlimit_nofile 20000;
@@ -183,7 +189,7 @@ http {{
     access_log off; sendfile on; keepalive_timeout 65; open_file_cache max=16;
     client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
     uwsgi_temp_path {folder}; scgi_temp_path {folder};
-    {zone}
+    {zone}{robots}
     server {{
         listen {port} backlog={backlog};
         location / {{ {limit} {location} }}
@@ -191,6 +197,14 @@ http {{
 }}
 "
     )
+}
+
+/// The robots of nginx's list, of which no client is one.
+fn robots() -> String {
+    let robots: String = (0..PATTERNS)
+        .map(|number| format!(" ~*robot-{number:04} {number};"))
+        .collect();
+    format!("map $http_user_agent $robot {{ default \"\";{robots} }}")
 }
 
 /// HAProxy with one thread: as many requests at the server as it works on, the others wait in HAProxy's queue.

@@ -22,7 +22,7 @@ pub const POOL: Workers = Workers {
 /// A server under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Kind {
-    /// nginx with one worker and a file of one packet
+    /// nginx with one worker, a file of one packet, and a list of robots
     Nginx,
     /// gunicorn with 4 sync workers that are busy for 100 ms with each request
     Pool,
