@@ -31,6 +31,11 @@ pub struct Process {
     /// `weir reload --confirm TIME` begins that time, and another reload ends it.
     #[serde(default)]
     pub unconfirmed_s: Option<u64>,
+    /// Seconds for which all listeners only observe, whatever their mode in the file; null: their mode is that of the file
+    ///
+    /// `weir observe` begins that time, and a reload ends it.
+    #[serde(default)]
+    pub observes_s: Option<u64>,
 }
 
 /// An attempt to put the config file in force while weir runs.

@@ -192,3 +192,15 @@ pub struct TimeRange {
     /// How many
     pub count: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_of_0_1_0_is_read() {
+        let thread = r#"{"state":"accepting","clients":2,"falls":3}"#;
+        let thread: ProxyThread = serde_json::from_str(thread).unwrap();
+        assert_eq!((thread.clients, thread.restarts), (2, 3));
+    }
+}

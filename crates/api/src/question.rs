@@ -51,6 +51,11 @@ pub enum Question {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         confirm_s: Option<u64>,
     },
+    /// Have every listener only observe for a while; the answer is that to a reload.
+    Observe {
+        /// For so many seconds; a reload ends it sooner.
+        for_s: u64,
+    },
     /// The config file that is in force, as it was read.
     Config,
     /// Take all protection off and exit.
@@ -165,7 +170,7 @@ pub enum Answer {
     Suggestions(Suggestions),
     /// To [`Question::Class`].
     Changed(Changed),
-    /// To [`Question::Reload`].
+    /// To [`Question::Reload`] and [`Question::Observe`].
     Reloaded(Reloaded),
     /// To [`Question::Config`].
     Config(InForce),

@@ -21,6 +21,14 @@ pub enum Error {
         /// The kernel's answer.
         cause: String,
     },
+    /// Not let into another network namespace.
+    #[error("no right to {what}: {cause}")]
+    NoEntry {
+        /// What was tried.
+        what: String,
+        /// The kernel's answer.
+        cause: String,
+    },
     /// Any other failure.
     #[error("cannot {what}: {cause}")]
     Failed {

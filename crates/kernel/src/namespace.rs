@@ -96,7 +96,7 @@ impl NamespacePath {
     fn set_here(&self) -> Result<()> {
         let file = File::open(&self.0).map_err(|e| self.failed(e))?;
         setns(file, CloneFlags::CLONE_NEWNET).map_err(|e| match e {
-            nix::Error::EPERM => Error::Denied {
+            nix::Error::EPERM => Error::NoEntry {
                 what: self.what(),
                 cause: e.to_string(),
             },

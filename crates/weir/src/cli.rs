@@ -59,6 +59,8 @@ const EXEC_NOTES: &str = "The server takes this process's place: process id, sig
 const TRACE_NOTES: &str = "Reads pcap and pcapng, plain, gzip or zstd; headers are enough (`tcpdump -s 96`). \
     Needs no root and no running weir. A capture that is cut or damaged gives its figures up to there, and exit code 1.";
 
+const OBSERVE_NOTES: &str = "Every listener only observes, of TCP and of QUIC: weir counts what it would refuse, and refuses \
+    nothing. Classes stay as they are. `weir reload` ends it sooner. Exit code 4: no weir runs here.";
 const WHY_NOTES: &str = "weir keeps the refusals of the last hour: all of them while there are fewer than 1000 a second, \
     else a sample. Exit codes: 0 the client was refused, 4 no weir runs here, 6 no refusal of the client is kept.";
 const SUGGEST_NOTES: &str = "weir keeps distributions of queue lengths, waits and rates of each listener since it started, or since a reload \
@@ -75,6 +77,9 @@ pub enum Command {
     Run(Run),
     /// Make `weir run` and `weir proxy` read their config files again and apply them without a gap
     Reload(Reload),
+    /// Have the running `weir run` refuse nobody for a while, without a change of its config file
+    #[command(after_help = OBSERVE_NOTES)]
+    Observe(Observe),
     /// Forward HTTP or TCP between clients and servers, in the foreground, until Ctrl-C
     Proxy(Proxy),
     /// Start a server whose accept() returns the waiting connection of the highest class
@@ -238,6 +243,17 @@ pub struct Reload {
     /// Go back to what was in force before, unless another `weir reload` confirms this one within TIME
     #[arg(long, value_name = "TIME", value_parser = parsed(parse_up_to_a_day))]
     pub confirm: Option<Duration>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weir observe`.
+#[derive(Debug, Args)]
+pub struct Observe {
+    /// For so long; then the file decides again
+    #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = parsed(parse_up_to_a_day))]
+    pub time: Duration,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

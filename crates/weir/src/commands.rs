@@ -9,6 +9,7 @@ pub mod exec;
 pub mod explain;
 pub mod generate;
 pub mod model;
+pub mod observe;
 pub mod protect;
 pub mod proxy;
 pub mod reload;

@@ -132,6 +132,10 @@ impl Failure {
 /// What to do when the kernel says EPERM.
 pub const ROOT_HINT: &str = "run it as root (sudo), or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON";
 
+/// The same where weir is to enter another network namespace; the unit of the service withholds it.
+const ENTRY_HINT: &str = "it takes CAP_SYS_ADMIN; the service has it with CapabilityBoundingSet=CAP_SYS_ADMIN and \
+                          RestrictNamespaces=net in a drop-in";
+
 impl From<Problems> for Failure {
     fn from(problems: Problems) -> Failure {
         let cause = |p: weir_config::Problem| Cause {
@@ -154,6 +158,7 @@ impl From<KernelError> for Failure {
             }
             KernelError::Unsupported { hint, .. } => Failure::unsupported(message, hint),
             KernelError::Denied { .. } => Failure::failed(message, ROOT_HINT),
+            KernelError::NoEntry { .. } => Failure::failed(message, ENTRY_HINT),
             KernelError::Failed { .. } => Failure::failed(message, ""),
         }
     }

@@ -41,6 +41,7 @@ fn run(cli: &Cli) -> failure::Result<ExitCode> {
         Command::Proxy(args) => commands::proxy::run(dir, args),
         Command::Run(args) => commands::run::run(dir, args),
         Command::Reload(args) => commands::reload::run(dir, args),
+        Command::Observe(args) => commands::observe::run(dir, args),
         Command::Exec(args) => commands::exec::run(dir, args),
         Command::Check(args) => commands::check::run(dir, args),
         Command::Status(args) => commands::status::run(dir, args),

@@ -22,6 +22,7 @@ const CASES: &[(&str, &str)] = &[
     ("top-every", "top --every 10ms"),
     ("top-api", "top --once --api none.sock"),
     ("help-reload", "reload --help"),
+    ("help-observe", "observe --help"),
     ("help-events", "events --help"),
     ("help-why", "why --help"),
     ("help-suggest", "suggest --help"),
@@ -215,9 +216,9 @@ impl Drop for Folder {
     }
 }
 
-const VISIBLE: [&str; 12] = [
-    "protect", "run", "reload", "proxy", "exec", "check", "status", "detach", "doctor", "explain",
-    "trace", "model",
+const VISIBLE: [&str; 13] = [
+    "protect", "run", "reload", "observe", "proxy", "exec", "check", "status", "detach", "doctor",
+    "explain", "trace", "model",
 ];
 
 #[test]

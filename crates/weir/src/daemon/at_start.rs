@@ -69,7 +69,8 @@ impl AtStart {
 
     /// A warning for each table of a file that a reload does not put in force.
     pub fn warnings(&self, config: &Config) -> Vec<String> {
-        let warning = |table| format!("[{table}] stays as it was at the start: its change needs a restart");
+        let warning =
+            |table| format!("[{table}] stays as it was at the start: its change needs a restart");
         self.changed_by(config).into_iter().map(warning).collect()
     }
 }
@@ -104,7 +105,11 @@ mod tests {
         let before = config(&[LISTENER, PROXY]);
         let after = config(&[LISTENER, PROXY, "[metrics]\n[dashboard]\n"]);
         assert!(AtStart::of(PROXIES, &before).changed_by(&after).is_empty());
-        let own = config(&[LISTENER, PROXY, "[metrics]\nproxy_listen = \"127.0.0.1:9\"\n"]);
+        let own = config(&[
+            LISTENER,
+            PROXY,
+            "[metrics]\nproxy_listen = \"127.0.0.1:9\"\n",
+        ]);
         assert_eq!(AtStart::of(PROXIES, &before).changed_by(&own), ["metrics"]);
         let by_flag = Owner::Proxies {
             metrics_by_flag: true,

@@ -27,15 +27,19 @@ pub struct Reloads {
     pub last: Option<LastReload>,
     /// Seconds until the file before the last reload is in force again; `None`: the last one is for good.
     pub unconfirmed_s: Option<u64>,
+    /// Seconds for which the listeners only observe; `None`: the file decides.
+    pub observes_s: Option<u64>,
 }
 
-/// A reload that is not confirmed yet.
+/// What is in force for a while only: a reload that is not confirmed yet, or that the listeners observe.
 #[derive(Debug)]
-struct Trial {
+pub struct Trial {
     /// What comes back.
-    before: Source,
+    pub before: Source,
     /// When.
     end: Instant,
+    /// The listeners only observe, and else all is as in the file that comes back.
+    pub observes: bool,
 }
 
 impl ConfigFile {
@@ -69,7 +73,25 @@ impl ConfigFile {
     pub fn replace(&mut self, read: Source, end: Option<Instant>) {
         let before = std::mem::replace(&mut self.in_force, read);
         let before = self.trial.take().map_or(before, |trial| trial.before);
-        self.trial = end.map(|end| Trial { before, end });
+        self.trial = end.map(|end| Trial {
+            before,
+            end,
+            observes: false,
+        });
+    }
+
+    /// The listeners of what is in force only observe until this time.
+    pub fn observe(&mut self, end: Instant) {
+        self.trial = Some(Trial {
+            before: self.in_force.clone(),
+            end,
+            observes: true,
+        });
+    }
+
+    /// Whether they do.
+    pub fn observes(&self) -> bool {
+        self.trial.as_ref().is_some_and(|trial| trial.observes)
     }
 
     /// Notes what came of an attempt to put the file in force.
@@ -93,9 +115,11 @@ impl ConfigFile {
     /// What there is to report.
     pub fn reloads(&self, now: Instant) -> Reloads {
         let left = |end: Instant| end.saturating_duration_since(now).as_secs();
+        let (observes, left) = (self.observes(), self.due_at().map(left));
         Reloads {
             last: self.last_reload.clone(),
-            unconfirmed_s: self.due_at().map(left),
+            unconfirmed_s: left.filter(|_| !observes),
+            observes_s: left.filter(|_| observes),
         }
     }
 
@@ -104,10 +128,9 @@ impl ConfigFile {
         self.trial.as_ref().map(|trial| trial.end)
     }
 
-    /// What comes back, once the time for a confirmation is over.
-    pub fn overdue(&mut self, now: Instant) -> Option<Source> {
-        let trial = self.trial.take_if(|trial| trial.end <= now)?;
-        Some(trial.before)
+    /// What was in force for a while, once that is over.
+    pub fn overdue(&mut self, now: Instant) -> Option<Trial> {
+        self.trial.take_if(|trial| trial.end <= now)
     }
 }
 
@@ -134,7 +157,7 @@ mod tests {
         file.replace(source("c"), Some(at(90)));
         assert_eq!(file.due_at(), Some(at(90)));
         assert!(file.overdue(at(89)).is_none());
-        assert_eq!(file.overdue(at(90)).unwrap().text, "a");
+        assert_eq!(file.overdue(at(90)).unwrap().before.text, "a");
         assert!(file.overdue(at(91)).is_none());
     }
 
@@ -147,13 +170,28 @@ mod tests {
         file.note_reload(None);
         assert_eq!(file.reloads(now).unconfirmed_s, Some(9));
         assert!(file.reloads(now).last.unwrap().succeeded);
-        let before = file.overdue(now + Duration::from_secs(9)).unwrap();
-        file.go_back(before);
+        let trial = file.overdue(now + Duration::from_secs(9)).unwrap();
+        file.go_back(trial.before);
         let Reloads {
             last,
             unconfirmed_s,
+            ..
         } = file.reloads(now);
         assert_eq!((last.unwrap().succeeded, unconfirmed_s), (false, None));
+    }
+
+    #[test]
+    fn observing_ends_by_its_time_or_by_a_reload() {
+        let now = Instant::now();
+        let mut file = ConfigFile::new(source("a"), AtStart::default());
+        file.observe(now + Duration::from_secs(9));
+        let reloads = file.reloads(now);
+        assert_eq!((reloads.unconfirmed_s, reloads.observes_s), (None, Some(9)));
+        let trial = file.overdue(now + Duration::from_secs(9)).unwrap();
+        assert!(trial.observes && trial.before.text == "a" && !file.observes());
+        file.observe(now);
+        file.replace(source("b"), None);
+        assert!(file.overdue(now).is_none() && !file.observes());
     }
 
     #[test]

@@ -10,6 +10,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use weir_api::{Answer, Event, InForce, Question, Reload, Reloaded};
+use weir_config::Config;
+use weir_core::class::Class;
+use weir_core::listener::Mode;
 use weir_core::units::about_duration;
 
 use crate::daemon::config_file::{ConfigFile, Reloads};
@@ -23,6 +26,7 @@ use crate::host::config::Source;
 use crate::ipc::control::{ControlSocket, another_answer};
 use crate::ipc::endpoints::Endpoints;
 use crate::ipc::peer::Asker;
+use crate::show::settings::class_of;
 
 /// For so long the metrics stay as they were made: the service's thread makes them, which has other work, and any number of
 /// clients may ask.
@@ -193,9 +197,13 @@ impl Frame {
     /// Goes back to what was in force before a reload that no one has confirmed in time.
     fn end_trial(&mut self, service: &mut dyn Service, now: Instant) {
         let Some(own) = &mut self.config else { return };
-        let Some(before) = own.overdue(now) else {
+        let Some(trial) = own.overdue(now) else {
             return;
         };
+        if trial.observes {
+            return self.end_observing(service, trial.before, now);
+        }
+        let before = trial.before;
         let file = own.path().display();
         notify::reloading();
         let back = put_in_force(service, &self.events, own, &before, now);
@@ -206,11 +214,7 @@ impl Frame {
                     "the reload was not confirmed: what was in force before it is so again; {file} differs from it"
                 );
                 tracing::warn!("{text}");
-                self.events.note(Event {
-                    severity: "warn".to_owned(),
-                    text,
-                    ..event
-                });
+                self.events.note(warned(event, text));
                 own.go_back(before);
             }
             Err(failure) => {
@@ -222,6 +226,66 @@ impl Frame {
             }
         }
         notify::ready();
+    }
+
+    /// Has every listener only observe for this time. Nothing else changes.
+    fn observe(
+        &mut self,
+        service: &mut dyn Service,
+        time: Duration,
+        now: Instant,
+    ) -> Result<Reloaded> {
+        let Some(own) = &mut self.config else {
+            return Err(service.no_file());
+        };
+        if let Some(left) = own.reloads(now).unconfirmed_s {
+            let message = format!("a reload is on trial, and goes back in {left} s");
+            return Err(Failure::failed(message, "confirm it first: `weir reload`"));
+        }
+        notify::reloading();
+        let put = put_again(service, own.in_force(), now, only_observe);
+        notify::ready();
+        let event = reload_event(own.path(), &put, service.stays());
+        let text = format!(
+            "weir refuses nobody for {} (`weir observe`); `weir reload` ends that",
+            about_duration(time)
+        );
+        match put {
+            Ok(mut reloaded) => {
+                own.observe(Instant::now() + time);
+                reloaded.confirm_s = Some(time.as_secs());
+                tracing::warn!("{text}");
+                self.events.note(warned(event, text));
+                Ok(reloaded)
+            }
+            Err(failure) => {
+                self.events.note(event);
+                Err(failure)
+            }
+        }
+    }
+
+    fn end_observing(&mut self, service: &mut dyn Service, before: Source, now: Instant) {
+        let Some(own) = &mut self.config else { return };
+        notify::reloading();
+        let put = put_again(service, &before, now, |_| {});
+        notify::ready();
+        let event = reload_event(own.path(), &put, service.stays());
+        match put {
+            Ok(_) => {
+                let file = own.path().display();
+                let text =
+                    format!("the time of `weir observe` is over: {file} is in force as before");
+                tracing::warn!("{text}");
+                self.events.note(warned(event, text));
+            }
+            Err(failure) => {
+                tracing::error!(
+                    "the time of `weir observe` is over, but the listeners go on observing\nerror: {failure}"
+                );
+                self.events.note(event);
+            }
+        }
     }
 
     fn on_request(&mut self, service: &mut dyn Service, now: Instant) {
@@ -247,6 +311,11 @@ impl Frame {
             Question::Events { after, most } => Ok(Answer::Events(self.events.read(*after, *most))),
             Question::Metrics => self.metrics(service, asker, now).map(Answer::Metrics),
             Question::Config => Ok(Answer::Config(self.in_force(service))),
+            Question::Observe { for_s } => {
+                tracing::info!("observe asked for by {asker}");
+                let time = Duration::from_secs(*for_s);
+                self.observe(service, time, now).map(Answer::Reloaded)
+            }
             Question::Reload { confirm_s } => {
                 tracing::info!("reload asked for by {asker}");
                 let reloaded = self.reload(service, *confirm_s, now);
@@ -305,10 +374,12 @@ impl Frame {
             reloaded.confirm_s = confirm_s;
             // From when it is in force: that takes a while.
             let end = confirm_s.map(|s| Instant::now() + Duration::from_secs(s));
+            let observed = own.observes();
             let was_on_trial = own.due_at().is_some();
             own.replace(source, end);
             match (confirm_s, was_on_trial) {
                 (Some(s), _) => tracing::warn!("the reload is {}", trial(s)),
+                (None, true) if observed => tracing::info!("`weir observe` has ended"),
                 (None, true) => tracing::info!("the reload is confirmed"),
                 (None, false) => {}
             }
@@ -357,6 +428,39 @@ fn put_in_force(
     odd.extend(set.err().map(|failure| failure.to_string()));
     reloaded.warnings.splice(..0, odd);
     Ok(reloaded)
+}
+
+/// Puts what a file said in force again, with the classes as they are now and with a change.
+fn put_again(
+    service: &mut dyn Service,
+    source: &Source,
+    now: Instant,
+    change: impl FnOnce(&mut Config),
+) -> Result<Reloaded> {
+    let mut config = source.parse()?;
+    let classes = service.class_settings().unwrap_or_default().into_iter();
+    if let Some(classes) = classes.map(class_of).collect::<Option<Vec<Class>>>() {
+        config.classes.retain(|class| !class.is_guarded());
+        config.classes.extend(classes);
+    }
+    change(&mut config);
+    service.reload(config, &source.file, now)
+}
+
+fn only_observe(config: &mut Config) {
+    let of_tcp = config.listeners.iter_mut();
+    let modes = of_tcp.map(|listener| &mut listener.mode);
+    let of_quic = config.quic.iter_mut().map(|listener| &mut listener.mode);
+    modes.chain(of_quic).for_each(|mode| *mode = Mode::Observe);
+}
+
+/// The event with a text of its own, as a warning.
+fn warned(event: Event, text: String) -> Event {
+    Event {
+        severity: "warn".to_owned(),
+        text,
+        ..event
+    }
 }
 
 /// What a reload is that nobody has confirmed yet.

@@ -371,6 +371,7 @@ impl<B: Backend> GuardService<B> {
             namespace: self.namespace,
             log_lost: log::lost(),
             unconfirmed_s: reloads.unconfirmed_s,
+            observes_s: reloads.observes_s,
         }
     }
 

@@ -39,6 +39,7 @@ fn needed(question: &Question) -> Right {
         Question::Classes | Question::Why { .. } | Question::Suggest { .. } => Right::Read,
         Question::Class(_) => Right::Write,
         Question::Reload { .. }
+        | Question::Observe { .. }
         | Question::Config
         | Question::Detach
         | Question::Exec(_)
@@ -171,6 +172,7 @@ mod tests {
             Question::Classes,
             Question::Class(ClassChange::Remove { name }),
             Question::Reload { confirm_s: None },
+            Question::Observe { for_s: 1 },
         ];
         let control = Asker::Control(Peer::UNKNOWN);
         for (asker, row) in [

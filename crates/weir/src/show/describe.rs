@@ -155,6 +155,13 @@ pub fn unconfirmed(seconds: Option<u64>) -> String {
     })
 }
 
+/// A warning that nobody is refused for so many seconds; empty if the file decides.
+pub fn observes(seconds: Option<u64>) -> String {
+    seconds.map_or(String::new(), |s| {
+        format!("warning: for {s} s weir refuses nobody (`weir observe`); `weir reload` ends that\n")
+    })
+}
+
 /// `wait for accept(): 43 ms at most, 12 ms on average`; `None` if nothing was seen to wait.
 pub fn waits(waits: &Waits) -> Option<String> {
     let mean = waits.mean()?;

@@ -77,6 +77,7 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
         warnings += &format!("warning: {lines} of its log lost: nobody read them in time\n");
     }
     warnings += &describe::unconfirmed(process.unconfirmed_s);
+    warnings += &describe::observes(process.observes_s);
     warnings += &describe::failed_reload(status.last_reload.as_ref(), "warning: ");
     let command = match &process.config {
         Some(file) => format!("{} --config {file}", process.command),

@@ -75,6 +75,13 @@ const EXAMPLES: [(&str, &[Example]); 19] = [
         ],
     ),
     (
+        "observe",
+        &[(
+            "weir observe --for 10m; weir reload",
+            "Refuse nobody for 10 minutes, or until the second command.",
+        )],
+    ),
+    (
         "proxy",
         &[
             (
