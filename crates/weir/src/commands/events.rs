@@ -33,7 +33,7 @@ pub fn run(runtime_dir: &Path, args: &Events) -> Result<()> {
     loop {
         let (found, events) = reader.next()?;
         if first && found == 0 && !args.follow {
-            return Err(not_running(runtime_dir));
+            return Err(not_running(runtime_dir, "events"));
         }
         if first && let Some(place) = nowhere(&events, args, found) {
             match (is_guarded(runtime_dir, place), args.follow) {

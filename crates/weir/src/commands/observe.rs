@@ -6,7 +6,8 @@ use weir_api::{Question, Reloaded};
 use weir_core::units::about_duration;
 
 use crate::cli::Observe;
-use crate::failure::{Failure, Result};
+use crate::commands::status::not_running;
+use crate::failure::Result;
 use crate::ipc::control::{ask, namespace};
 use crate::show::output::{print, print_json, warn_text};
 
@@ -17,10 +18,8 @@ pub fn run(runtime_dir: &Path, args: &Observe) -> Result<()> {
     };
     let answer: Option<Reloaded> = ask(runtime_dir, namespace()?, &question)?;
     let Some(reloaded) = answer else {
-        return Err(Failure::not_running(
-            "no weir guards listeners in this network namespace",
-            "`weir run --config FILE` or `weir protect PORT` does",
-        ));
+        let command = format!("observe --for {}s", args.time.as_secs());
+        return Err(not_running(runtime_dir, &command));
     };
     if args.json {
         return print_json(&reloaded);

@@ -41,7 +41,7 @@ pub fn run(runtime_dir: &Path, args: &Status) -> Result<()> {
     }
     match runs {
         true => Ok(()),
-        false => Err(not_running(runtime_dir)),
+        false => Err(not_running(runtime_dir, "status")),
     }
 }
 
@@ -69,7 +69,7 @@ fn watch(runtime_dir: &Path, args: &Status, every: Duration) -> Result<()> {
             there?;
         }
         if before.is_none() && !runs(&status) {
-            return Err(not_running(runtime_dir));
+            return Err(not_running(runtime_dir, "status"));
         }
         let view = View {
             before: before.as_ref().map(|(status, at)| (status, now - *at)),
@@ -117,9 +117,9 @@ pub fn runs(status: &weir_api::Status) -> bool {
     status.running || !status.proxies.is_empty()
 }
 
-/// No weir runs here; names one that runs in another network namespace.
-pub fn not_running(runtime_dir: &Path) -> Failure {
-    let hint = elsewhere(runtime_dir, "status");
+/// No weir runs here; how to give the command to one that runs in another network namespace.
+pub fn not_running(runtime_dir: &Path, command: &str) -> Failure {
+    let hint = elsewhere(runtime_dir, command);
     let hint =
         hint.unwrap_or_else(|| "start it: `weir protect PORT` or `weir run --config FILE`".into());
     Failure::not_running("no weir is running in this network namespace", hint)

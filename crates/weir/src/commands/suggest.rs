@@ -19,7 +19,8 @@ pub fn run(runtime_dir: &Path, args: &Suggest) -> Result<()> {
         least_s: args.least.map(|least| least.as_secs()),
     };
     let suggestions = ask(runtime_dir, namespace()?, &question)?;
-    let suggestions: Suggestions = suggestions.ok_or_else(|| not_running(runtime_dir))?;
+    let suggestions: Suggestions =
+        suggestions.ok_or_else(|| not_running(runtime_dir, "suggest"))?;
     if args.json {
         print_json(&suggestions)?;
     }

@@ -22,7 +22,8 @@ pub fn run(runtime_dir: &Path, args: &Why) -> Result<ExitCode> {
         return top(runtime_dir, args).map(|()| ExitCode::SUCCESS);
     };
     let answer = ask(runtime_dir, namespace()?, &Question::Why { address })?;
-    let answer: weir_api::Why = answer.ok_or_else(|| not_running(runtime_dir))?;
+    let command = || format!("why {address}");
+    let answer: weir_api::Why = answer.ok_or_else(|| not_running(runtime_dir, &command()))?;
     match args.json {
         true => print_json(&answer)?,
         false => print(&why::text(&answer))?,
@@ -37,7 +38,7 @@ fn top(runtime_dir: &Path, args: &Why) -> Result<()> {
     match top_sources(runtime_dir)? {
         Some(sources) if args.json => print_json(&sources),
         Some(sources) => print(&why::top(&sources)),
-        None => Err(not_running(runtime_dir)),
+        None => Err(not_running(runtime_dir, "why --top")),
     }
 }
 

@@ -55,7 +55,7 @@ impl Source {
             Source::Namespace(runtime_dir) => {
                 let (mut status, silent) = status::collect(runtime_dir)?;
                 if !status::runs(&status) {
-                    return Err(status::not_running(runtime_dir));
+                    return Err(status::not_running(runtime_dir, "top"));
                 }
                 // A process that does not answer does not hide the others.
                 status
