@@ -34,9 +34,10 @@ pub const BACKLOG: u32 = 511;
 /// The same of the tuned server.
 pub const TUNED_BACKLOG: u32 = 65_535;
 
-/// Patterns that nginx holds each served request's User-Agent against: work for it, as a page is. Without any, an nginx
-/// serves so many small files that refusing the rest is most of its core's work, and the clients' core has too little time.
-const PATTERNS: usize = 1500;
+/// Patterns that nginx holds each served request's User-Agent against: work for it, as TLS and a page are. Without any, an
+/// nginx serves so many small files that refusing the rest is most of its core's work, and the clients' core has too little
+/// time.
+const PATTERNS: usize = 7000;
 
 /// What the server can do, by which its guards are set.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -78,7 +78,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1.0)]
     pub warm_up: f64,
     /// Length of a step at the pool, in s: of four, the first is not counted
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 4.0)]
     pub pool_step: f64,
     /// The clients' patience, in s
     #[arg(long, default_value_t = 5.0)]
