@@ -13,7 +13,7 @@ pub const CONFIG: (&str, &str) = ("weir.toml", "5");
 type Example = (&'static str, &'static str);
 
 /// Examples of each command; `weir` is the page of them all.
-const EXAMPLES: [(&str, &[Example]); 19] = [
+const EXAMPLES: [(&str, &[Example]); 20] = [
     (
         "weir",
         &[

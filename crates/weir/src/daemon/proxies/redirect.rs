@@ -27,7 +27,7 @@ pub fn redirector(proxy: &Proxy) -> Result<Option<Arc<dyn Redirector>>> {
 
 fn unsupported(error: &Error) -> Failure {
     let hint = match error {
-        Error::Denied { .. } => {
+        Error::Denied { .. } | Error::NoEntry { .. } => {
             "run it as root, or use engine \"auto\", which needs no rights; proxies that run have given rights up that they \
              did not need: start a successor, `weir proxy --take-over`"
         }
