@@ -438,8 +438,10 @@ fn put_again(
     change: impl FnOnce(&mut Config),
 ) -> Result<Reloaded> {
     let mut config = source.parse()?;
-    let classes = service.class_settings().unwrap_or_default().into_iter();
-    if let Some(classes) = classes.map(class_of).collect::<Option<Vec<Class>>>() {
+    let classes = service.class_settings();
+    let classes: Option<Vec<Class>> =
+        classes.and_then(|keys| keys.into_iter().map(class_of).collect());
+    if let Some(classes) = classes {
         config.classes.retain(|class| !class.is_guarded());
         config.classes.extend(classes);
     }
