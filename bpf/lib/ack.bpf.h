@@ -104,6 +104,8 @@ __noinline int judge_cookie_ack(struct __sk_buff *skb, const struct listener_pol
 	view_queue(skb, state, listener, arrival, claim_begin(state), 1);
 	arrival->verdict = cookie_ack_verdict(listener, &arrival->queue,
 					      waits_too_long(state, listener, &arrival->queue, arrival->now));
+	if (listener->observe)
+		arrival->verdict = VERDICT_cookie_accepted;
 	if (arrival->verdict != VERDICT_cookie_accepted) {
 		claim_cancel(state);
 		note_refused_ack(state, listener, arrival);
@@ -125,7 +127,7 @@ static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct lis
 	}
 	arrival->verdict = VERDICT_ack_reset_full;
 	if (settled(refused, &cookie))
-		return REFUSE;
+		return listener->observe ? PASS : REFUSE;
 	/*
 	 * Data in the same batch as its final ACK: the stack makes the connection from the ACK, just before. Once: what
 	 * comes later with these numbers finds the connection, or is judged anew.
@@ -244,7 +246,8 @@ static __always_inline int decide_ack(struct __sk_buff *skb, const struct listen
 	if (sk->state == TCP_LISTEN && (listener->establish == ESTABLISH_ABORT ||
 					(reserves(listener) && !cookie_possible(listener, arrival))))
 		return on_listener_ack(skb, listener, arrival, sk);
-	tp = sk->state == TCP_LISTEN && reserves(listener) && !listener->observe ? bpf_skc_to_tcp_sock(sk) : NULL;
+	/* Of a listener that only observes too: its cookies are of the moment before it did. */
+	tp = sk->state == TCP_LISTEN && reserves(listener) ? bpf_skc_to_tcp_sock(sk) : NULL;
 	state = tp && bpf_ksym_exists(bpf_sk_assign_tcp_reqsk) ? queue_state_of(tp, arrival->now) : NULL;
 	action = state ? on_cookie_ack(skb, listener, arrival, state, tp) : PASS;
 	bpf_sk_release(sk);

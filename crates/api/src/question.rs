@@ -252,6 +252,15 @@ pub struct InForce {
     /// such, or an older weir does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<Vec<Map<String, Value>>>,
+    /// What the file said when the process started, which holds for what needs a restart; `None`: the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_start: Option<String>,
+    /// A flag, and not the file, says where the metrics are.
+    #[serde(default)]
+    pub metrics_by_flag: bool,
+    /// Every listener only observes, whatever its mode in the text.
+    #[serde(default)]
+    pub observes: bool,
 }
 
 /// The sockets of one proxy.

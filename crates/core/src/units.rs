@@ -127,6 +127,20 @@ pub fn about_duration(duration: Duration) -> String {
     }
 }
 
+/// Writes a time of whole seconds for readers, without the parts that are 0: `2 s`, `10 min`, `1 h 5 min`.
+pub fn whole_seconds(time: Duration) -> String {
+    let s = time.as_secs();
+    let parts = [(s / 3600, "h"), (s / 60 % 60, "min"), (s % 60, "s")];
+    let parts = parts.into_iter().filter(|(number, _)| *number > 0);
+    let parts: Vec<String> = parts
+        .map(|(number, unit)| format!("{number} {unit}"))
+        .collect();
+    match parts.is_empty() {
+        true => "0 s".to_owned(),
+        false => parts.join(" "),
+    }
+}
+
 /// Writes a rate or another average for readers, to about two digits while it is small: `1440`, `1.5`, `0.03`. Only 0 is `0`.
 pub fn about_rate(per_second: f64) -> String {
     match per_second {
@@ -202,6 +216,12 @@ mod tests {
     fn a_rate_is_0_only_if_there_is_none() {
         let shown = [0.0, 0.001, 0.03, 0.3, 1.5, 9.96, 1440.4].map(about_rate);
         assert_eq!(shown, ["0", "0.01", "0.03", "0.3", "1.5", "10", "1440"]);
+    }
+
+    #[test]
+    fn whole_seconds_have_no_part_that_is_0() {
+        let shown = [0, 2, 600, 3600, 3900, 86_400].map(|s| whole_seconds(Duration::from_secs(s)));
+        assert_eq!(shown, ["0 s", "2 s", "10 min", "1 h", "1 h 5 min", "24 h"]);
     }
 
     #[test]

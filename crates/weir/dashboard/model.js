@@ -296,9 +296,10 @@ export function notes(status) {
       if (backend.health === "down") note(true, `${proxy.name}: backend ${backend.address} is down: ${backend.last_check}`);
     }
   }
-  const { log_lost: lost = 0, unconfirmed_s: unconfirmed = null } = status.process ?? {};
+  const { log_lost: lost = 0, unconfirmed_s: unconfirmed = null, observes_s: observes = null } = status.process ?? {};
   if (lost > 0) note(false, `${lost} lines of weir's log lost: nobody read them in time`);
   if (unconfirmed !== null) note(true, `The last reload is on trial: ${unconfirmed} s until weir goes back to the config before it`);
+  if (observes !== null) note(true, `weir refuses nobody for ${observes} s (weir observe)`);
   for (const warning of status.warnings) note(false, warning);
   return notes;
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use weir_api::{Question, Reloaded};
-use weir_core::units::about_duration;
+use weir_core::units::whole_seconds;
 
 use crate::cli::Observe;
 use crate::commands::status::not_running;
@@ -27,6 +27,6 @@ pub fn run(runtime_dir: &Path, args: &Observe) -> Result<()> {
     reloaded.warnings.iter().for_each(warn_text);
     print(&format!(
         "weir refuses nobody for {}; `weir reload` ends that\n",
-        about_duration(args.time)
+        whole_seconds(args.time)
     ))
 }

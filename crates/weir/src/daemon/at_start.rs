@@ -55,6 +55,11 @@ impl AtStart {
         }
     }
 
+    /// Whether a flag, and not the file, says where the metrics are.
+    pub fn metrics_by_flag(&self) -> bool {
+        matches!(self.owner, Owner::Proxies { metrics_by_flag } if metrics_by_flag)
+    }
+
     /// The tables of which another file says something else: what it says needs a restart.
     pub fn changed_by(&self, config: &Config) -> Vec<&'static str> {
         let now = AtStart::of(self.owner, config);

@@ -16,6 +16,8 @@ use crate::host::config::Source;
 pub struct ConfigFile {
     in_force: Source,
     at_start: AtStart,
+    /// The text that `at_start` is of.
+    text_at_start: String,
     trial: Option<Trial>,
     last_reload: Option<LastReload>,
 }
@@ -46,6 +48,7 @@ impl ConfigFile {
     /// This one is in force, for good. `at_start`: what of it is so until a restart.
     pub fn new(in_force: Source, at_start: AtStart) -> ConfigFile {
         ConfigFile {
+            text_at_start: in_force.text.clone(),
             in_force,
             at_start,
             trial: None,
@@ -66,6 +69,11 @@ impl ConfigFile {
     /// What no reload changes.
     pub fn at_start(&self) -> &AtStart {
         &self.at_start
+    }
+
+    /// What the file said at the start; `None`: what is in force.
+    pub fn text_at_start(&self) -> Option<&str> {
+        (self.text_at_start != self.in_force.text).then_some(&self.text_at_start)
     }
 
     /// What was read is in force: until this time, or for good. A second trial goes back to what was there before the

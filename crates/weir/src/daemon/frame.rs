@@ -10,27 +10,26 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use weir_api::{Answer, Event, InForce, Question, Reload, Reloaded};
-use weir_config::Config;
-use weir_core::class::Class;
-use weir_core::listener::Mode;
-use weir_core::units::about_duration;
+use weir_core::units::{about_duration, whole_seconds};
 
 use crate::daemon::config_file::{ConfigFile, Reloads};
 use crate::daemon::events::{Events, plain, reload_outcome};
 use crate::daemon::notify;
 use crate::daemon::rights;
-use crate::daemon::service::Service;
+use crate::daemon::service::{Put, Service};
 use crate::daemon::signals::{Signals, ends};
 use crate::failure::{Cause, Failure, Result};
 use crate::host::config::Source;
 use crate::ipc::control::{ControlSocket, another_answer};
 use crate::ipc::endpoints::Endpoints;
 use crate::ipc::peer::Asker;
-use crate::show::settings::class_of;
 
 /// For so long the metrics stay as they were made: the service's thread makes them, which has other work, and any number of
 /// clients may ask.
 const FRESH: Duration = Duration::from_millis(100);
+
+/// Until what could not be put in force again is tried once more.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// What all services have alike.
 pub struct Frame {
@@ -243,12 +242,12 @@ impl Frame {
             return Err(Failure::failed(message, "confirm it first: `weir reload`"));
         }
         notify::reloading();
-        let put = put_again(service, own.in_force(), now, only_observe);
+        let put = put_again(service, own.in_force(), now, true);
         notify::ready();
         let event = reload_event(own.path(), &put, service.stays());
         let text = format!(
             "weir refuses nobody for {} (`weir observe`); `weir reload` ends that",
-            about_duration(time)
+            whole_seconds(time)
         );
         match put {
             Ok(mut reloaded) => {
@@ -259,6 +258,7 @@ impl Frame {
                 Ok(reloaded)
             }
             Err(failure) => {
+                tracing::error!("weir goes on refusing\nerror: {failure}");
                 self.events.note(event);
                 Err(failure)
             }
@@ -268,7 +268,7 @@ impl Frame {
     fn end_observing(&mut self, service: &mut dyn Service, before: Source, now: Instant) {
         let Some(own) = &mut self.config else { return };
         notify::reloading();
-        let put = put_again(service, &before, now, |_| {});
+        let put = put_again(service, &before, now, false);
         notify::ready();
         let event = reload_event(own.path(), &put, service.stays());
         match put {
@@ -280,10 +280,14 @@ impl Frame {
                 self.events.note(warned(event, text));
             }
             Err(failure) => {
-                tracing::error!(
-                    "the time of `weir observe` is over, but the listeners go on observing\nerror: {failure}"
-                );
-                self.events.note(event);
+                // Tried again, and reported as before.
+                own.observe(Instant::now() + AGAIN);
+                let text = "the time of `weir observe` is over, but weir cannot refuse again";
+                tracing::error!("{text}\nerror: {failure}");
+                self.events.note(Event {
+                    text: format!("{text}: {failure}"),
+                    ..event
+                });
             }
         }
     }
@@ -348,11 +352,15 @@ impl Frame {
     }
 
     fn in_force(&self, service: &dyn Service) -> InForce {
-        let source = self.config.as_ref().map(ConfigFile::in_force);
+        let own = self.config.as_ref();
+        let source = own.map(ConfigFile::in_force);
         InForce {
             file: source.map(|source| source.file.clone()),
             text: source.map_or(String::new(), |source| source.text.clone()),
             classes: service.class_settings(),
+            at_start: own.and_then(|own| own.text_at_start().map(str::to_owned)),
+            metrics_by_flag: own.is_some_and(|own| own.at_start().metrics_by_flag()),
+            observes: own.is_some_and(ConfigFile::observes),
         }
     }
 
@@ -377,9 +385,11 @@ impl Frame {
             let observed = own.observes();
             let was_on_trial = own.due_at().is_some();
             own.replace(source, end);
-            match (confirm_s, was_on_trial) {
+            if observed {
+                tracing::info!("`weir observe` has ended");
+            }
+            match (confirm_s, was_on_trial && !observed) {
                 (Some(s), _) => tracing::warn!("the reload is {}", trial(s)),
-                (None, true) if observed => tracing::info!("`weir observe` has ended"),
                 (None, true) => tracing::info!("the reload is confirmed"),
                 (None, false) => {}
             }
@@ -422,7 +432,7 @@ fn put_in_force(
     let mut odd: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     odd.extend(own.at_start().warnings(&config));
     let settings = config.events.clone();
-    let mut reloaded = service.reload(config, &source.file, now)?;
+    let mut reloaded = service.reload(config, &source.file, now, Put::File)?;
     // A file of events that cannot be written changes nothing else.
     let set = events.set_file(settings.as_ref());
     odd.extend(set.err().map(|failure| failure.to_string()));
@@ -430,28 +440,15 @@ fn put_in_force(
     Ok(reloaded)
 }
 
-/// Puts what a file said in force again, with the classes as they are now and with a change.
+/// Puts what a file said in force again, with the classes as they are now. observes: every listener only observes.
 fn put_again(
     service: &mut dyn Service,
     source: &Source,
     now: Instant,
-    change: impl FnOnce(&mut Config),
+    observes: bool,
 ) -> Result<Reloaded> {
-    let mut config = source.parse()?;
-    let classes = service.class_settings().unwrap_or_default().into_iter();
-    if let Some(classes) = classes.map(class_of).collect::<Option<Vec<Class>>>() {
-        config.classes.retain(|class| !class.is_guarded());
-        config.classes.extend(classes);
-    }
-    change(&mut config);
-    service.reload(config, &source.file, now)
-}
-
-fn only_observe(config: &mut Config) {
-    let of_tcp = config.listeners.iter_mut();
-    let modes = of_tcp.map(|listener| &mut listener.mode);
-    let of_quic = config.quic.iter_mut().map(|listener| &mut listener.mode);
-    modes.chain(of_quic).for_each(|mode| *mode = Mode::Observe);
+    let config = source.parse()?;
+    service.reload(config, &source.file, now, Put::Again { observes })
 }
 
 /// The event with a text of its own, as a warning.

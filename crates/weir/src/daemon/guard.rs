@@ -6,6 +6,7 @@ mod follow;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod glances;
+mod observing;
 mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,8 +27,11 @@ use weir_core::timewait::Destination;
 use weir_core::workload::Where;
 use weir_kernel::{Guard, Limits, Namespace, TcpOptions, cgroup_root, random};
 
-use crate::daemon::backend::{Backend, Spaces};
+pub use self::observing::only_observe;
+
+use self::observing::Modes;
 use crate::daemon::at_start::{AtStart, Owner};
+use crate::daemon::backend::{Backend, Spaces};
 use crate::daemon::config_file::{ConfigFile, Reloads};
 use crate::daemon::controller::Control;
 use crate::daemon::events::{Events, class_changed, sight};
@@ -40,7 +44,7 @@ use crate::daemon::quic::QuicGuard;
 use crate::daemon::refusals::Refusals;
 use crate::daemon::relook::Relook;
 use crate::daemon::residence::Residences;
-use crate::daemon::service::Service;
+use crate::daemon::service::{Put, Service};
 use crate::daemon::session::{Glance, Session};
 use crate::daemon::shaping::Shaping;
 use crate::daemon::signals::Signals;
@@ -172,6 +176,7 @@ impl Start {
             quic: QuicGuard::none(),
             shaping: Shaping::new(&self.runtime_dir)?,
             control: None,
+            observes: None,
             end: None,
         };
         // A file that cannot be written does not keep the guard from its work.
@@ -332,6 +337,8 @@ pub struct GuardService<B> {
     quic: QuicGuard,
     shaping: Shaping,
     control: Option<Control>,
+    /// While every listener only observes (`weir observe`).
+    observes: Option<Modes>,
     end: Option<End>,
 }
 
@@ -414,7 +421,10 @@ impl<B: Backend> GuardService<B> {
     /// # Errors
     /// As of [`TimeWaits::set`].
     fn set_timewait(&mut self, destinations: Vec<Destination>) -> Result<()> {
-        let listeners = self.session.asked().cloned().collect();
+        let mut listeners: Vec<Listener> = self.session.asked().cloned().collect();
+        if let Some(modes) = &self.observes {
+            modes.give_back(&mut listeners);
+        }
         self.timewait
             .set(destinations, listeners, &links::list()?)?;
         for warning in self.timewait.warnings() {
@@ -513,9 +523,12 @@ impl<B: Backend> GuardService<B> {
                 .take(&glances.counted(), refusals, &self.events),
             Err(failure) => tracing::debug!("refusals cannot be read: {failure}"),
         }
-        self.profiles
-            .take(self.session.asked(), own, &self.refusals);
-        self.profiles.take_quic(&glances.quic);
+        // They are of the settings of the file.
+        if self.observes.is_none() {
+            self.profiles
+                .take(self.session.asked(), own, &self.refusals);
+            self.profiles.take_quic(&glances.quic);
+        }
         self.follow_sight(own, now);
     }
 
@@ -707,15 +720,17 @@ impl<B: Backend> Service for GuardService<B> {
         Some(self.session.classes().iter().map(settings).collect())
     }
 
-    fn reload(&mut self, config: Config, _file: &Path, now: Instant) -> Result<Reloaded> {
+    fn reload(&mut self, config: Config, _file: &Path, now: Instant, put: Put) -> Result<Reloaded> {
         let (listeners, destinations) = (config.listeners.len(), config.destinations.len());
-        let undone = self.session.undone_by(&config.classes);
-        self.put(&config, now)?;
+        let undone = self.put_as(config, now, put)?;
         self.session.go_first(now);
         self.elsewhere.go_first(self.session.spaces_mut());
         self.told = self.session.warnings_apart();
         self.settle_elsewhere();
-        let (mut not_in_force, mut warnings) = self.session.notices_apart()?;
+        // What is in force stays so, even if it cannot be read.
+        let notices = self.session.notices_apart();
+        let (mut not_in_force, mut warnings) =
+            notices.unwrap_or_else(|failure| (Vec::new(), vec![failure.to_string()]));
         not_in_force.extend(self.elsewhere_not_in_force());
         warnings.extend(self.elsewhere_waits());
         warnings.extend(undone);

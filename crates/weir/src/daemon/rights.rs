@@ -176,11 +176,11 @@ mod tests {
         ];
         let control = Asker::Control(Peer::UNKNOWN);
         for (asker, row) in [
-            (control, [true; 4]),
-            (api(0), [true; 4]),
-            (api(SERVER), [true, true, true, false]),
-            (api(Peer::UNKNOWN.uid), [true, true, true, false]),
-            (Asker::Tcp, [true, false, false, false]),
+            (control, [true; 5]),
+            (api(0), [true; 5]),
+            (api(SERVER), [true, true, true, false, false]),
+            (api(Peer::UNKNOWN.uid), [true, true, true, false, false]),
+            (Asker::Tcp, [true, false, false, false, false]),
         ] {
             let may = columns
                 .each_ref()

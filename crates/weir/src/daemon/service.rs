@@ -18,6 +18,18 @@ use crate::ipc::control::Client;
 use crate::ipc::endpoints::Endpoints;
 use crate::ipc::peer::Asker;
 
+/// What is put in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// What a file says.
+    File,
+    /// What is in force, once more: the classes are as they are now.
+    Again {
+        /// Every listener only observes.
+        observes: bool,
+    },
+}
+
 /// A service in its frame.
 pub trait Service {
     /// Descriptors that wake the service when they are readable.
@@ -63,11 +75,11 @@ pub trait Service {
     /// Called before each reload, whatever the file is like: opens log files again by their paths.
     fn reopen_logs(&mut self) {}
 
-    /// Puts a config file in force. `file` names it in errors.
+    /// Puts a config in force. `file` names its file in errors.
     ///
     /// # Errors
     /// What was in force stays.
-    fn reload(&mut self, config: Config, file: &Path, now: Instant) -> Result<Reloaded>;
+    fn reload(&mut self, config: Config, file: &Path, now: Instant, put: Put) -> Result<Reloaded>;
 
     /// The answer to a reload of a service without a config file.
     fn no_file(&self) -> Failure;

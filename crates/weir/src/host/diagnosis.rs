@@ -444,7 +444,7 @@ pub fn small_backlog(
 const LARGER_BACKLOG: [(&[&str], &str); 5] = [
     (
         &["nginx"],
-        "nginx: `listen 80 backlog=4096;`, then restart it",
+        "nginx: `listen 80 backlog=4096;`, then `nginx -s reload`",
     ),
     (
         &["apache2", "httpd"],

@@ -12,7 +12,7 @@ use weir_core::units::{about_duration, about_rate, parse_duration};
 use weir_core::verdict::{ADMITS, Kind, VERDICTS, Verdict, refusals};
 
 use super::rates::{Interval, Pair};
-use crate::show::describe::{count, failed_reload, percent};
+use crate::show::describe::{count, failed_reload, observes, percent, unconfirmed};
 use crate::show::report::quic::{fullest, longest_wait, pending, policy};
 use crate::show::report::{not_in_force_because, workload_kind};
 use crate::show::residence;
@@ -602,6 +602,16 @@ pub fn notes(status: &Status) -> Vec<String> {
             "{} of its log lost: nobody read them in time",
             count(lost as usize, "line")
         ));
+    }
+    if let Some(process) = &status.process {
+        let whiles = [
+            unconfirmed(process.unconfirmed_s),
+            observes(process.observes_s),
+        ];
+        let whiles = whiles
+            .iter()
+            .map(|text| text.trim_start_matches("warning: ").trim_end());
+        notes.extend(whiles.filter(|text| !text.is_empty()).map(str::to_owned));
     }
     let reloads = status
         .proxies

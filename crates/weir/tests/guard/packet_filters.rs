@@ -285,6 +285,27 @@ fn a_rule_that_comes_and_goes_is_noticed_and_ends_the_cookies_that_are_out() {
     drop(weir);
 }
 
+/// Of an overload before it, clients have cookies of weir's, and take their connections for established.
+#[test]
+fn observing_lets_those_in_who_have_a_cookie_of_the_moment_before() {
+    if !takes_cookies() {
+        return;
+    }
+    let Some((bed, listener)) = flooded_server(ROOMY) else {
+        return;
+    };
+    let _weir = bed.run(&config("establish = \"no-syn-drop\""));
+    fill_with_half_open(&bed);
+    let raw = Raw(&bed.links.wire);
+    let early = Peer::v4(1_000_000, PORT);
+    let cookie = raw.half_open(early);
+    let accepted = bed.counter(0, "cookie_accepted");
+    assert!(bed.weir("observe --for 10m").status.success());
+    raw.final_ack(early, cookie);
+    accept(&listener, 1);
+    assert_eq!(bed.counter(0, "cookie_accepted"), accepted + 1);
+}
+
 /// After a look, and a tick of the guard's clock more.
 const COOKIES_HOLD: std::time::Duration = std::time::Duration::from_millis(3_050);
 

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod left_over;
+mod observe;
 mod protect;
 mod trial;
 

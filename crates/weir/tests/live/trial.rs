@@ -1,4 +1,4 @@
-//! What a reload would change, reloads that go back, and observing for a while.
+//! What a reload would change, and reloads that go back.
 
 use serde_json::json;
 use weir_client::Client;
@@ -44,24 +44,28 @@ fn what_needs_a_restart_is_said_by_each_reload() {
     };
     let _server = idle_server(PORT);
     let weir = bed.run(RESERV);
+    let diff = || {
+        let file = bed.config();
+        let diff = bed.weir(&format!("check --diff {}", file.display()));
+        String::from_utf8(diff.stdout).unwrap()
+    };
     bed.write_config(&format!("{RESERV}\n[metrics]\n"));
-    let file = bed.config();
-    let diff = bed.weir(&format!("check --diff {}", file.display()));
-    let text = String::from_utf8(diff.stdout).unwrap();
-    assert!(
-        text.ends_with(": only a restart would change\n~ metrics\n"),
-        "{text}"
-    );
+    let only = ": only a restart would change\n~ metrics\n";
+    assert!(diff().ends_with(only), "{}", diff());
     let said = "[metrics] stays as it was at the start: its change needs a restart";
     for _ in 0..2 {
         let reload = bed.weir("reload");
         assert!(reload.status.success(), "{}", stderr(&reload));
         assert!(stderr(&reload).contains(said), "{}", stderr(&reload));
+        assert!(diff().ends_with(only), "{}", diff());
     }
-    assert!(weir.log().contains(said), "{}", weir.log());
     bed.write_config(RESERV);
-    let reload = stderr(&bed.weir("reload"));
-    assert!(!reload.contains("restart"), "{reload}");
+    assert!(diff().ends_with(": a reload would change nothing\n"));
+    let reload = bed.weir("reload");
+    assert!(reload.status.success(), "{}", stderr(&reload));
+    assert!(!stderr(&reload).contains("restart"), "{}", stderr(&reload));
+    let log = weir.log();
+    assert_eq!(log.matches(said).count(), 2, "{log}");
 }
 
 #[test]
@@ -162,92 +166,4 @@ fn another_reload_confirms_it() {
     assert_eq!(bed.weir("reload --confirm 0s").status.code(), Some(2));
     let log = weir.log();
     assert!(!log.contains("not confirmed"), "{log}");
-}
-
-/// Of its listener and of its QUIC listener.
-fn modes(bed: &Bed) -> [String; 2] {
-    let status = bed.status();
-    ["listeners", "quic"].map(|kind| status[kind][0]["mode"].as_str().unwrap().to_owned())
-}
-
-fn with_quic() -> String {
-    format!("{RESERV}[[quic]]\nname = \"h3\"\naddress = \"*:{PORT}\"\n")
-}
-
-#[test]
-fn observe_refuses_nobody_for_its_time_and_leaves_the_classes() {
-    let Some(bed) = Bed::new("observe-for") else {
-        return;
-    };
-    assert_eq!(bed.weir("observe").status.code(), Some(4), "no weir here");
-    let _server = idle_server(PORT);
-    let weir = bed.run(&with_quic());
-    let add = bed.weir("class add gold --from 10.3.0.0/16 --rate 10 --burst 20");
-    assert!(add.status.success(), "{}", stderr(&add));
-    // The file is not read: it may be half written at that hour.
-    bed.write_config("nonsense");
-    let observe = bed.weir("observe --for 2s");
-    assert!(observe.status.success(), "{}", stderr(&observe));
-    let text = String::from_utf8(observe.stdout).unwrap();
-    assert!(text.contains("refuses nobody for 2 s"), "{text}");
-    assert_eq!(modes(&bed), ["observe"; 2]);
-    let status = bed.status();
-    assert!(status["process"]["observes_s"].as_u64().unwrap() <= 2);
-    assert!(status["process"]["unconfirmed_s"].is_null());
-    assert!(status["last_reload"].is_null(), "{status}");
-    bed.until(|status| status["listeners"][0]["mode"] == "enforce");
-    assert_eq!(modes(&bed), ["enforce"; 2]);
-    assert!(bed.status()["process"]["observes_s"].is_null());
-    let classes = bed.weir("class list");
-    let classes = String::from_utf8(classes.stdout).unwrap();
-    assert!(classes.contains("gold"), "{classes}");
-    let events = String::from_utf8(bed.weir("events").stdout).unwrap();
-    for said in ["refuses nobody for 2 s", "is in force as before"] {
-        assert!(events.contains(said), "{events}");
-    }
-    let log = weir.log();
-    assert!(log.contains("the time of `weir observe` is over"), "{log}");
-}
-
-#[test]
-fn a_reload_ends_observing_and_observing_does_not_end_a_trial() {
-    let Some(bed) = Bed::new("observe-end") else {
-        return;
-    };
-    let _server = idle_server(PORT);
-    let weir = bed.run(&with_quic());
-    assert!(bed.weir("observe").status.success());
-    assert!(bed.status()["process"]["observes_s"].as_u64().unwrap() > 3500);
-    let status = String::from_utf8(bed.weir("status").stdout).unwrap();
-    assert!(status.contains("weir refuses nobody"), "{status}");
-    assert!(bed.weir("reload").status.success());
-    assert_eq!(modes(&bed), ["enforce"; 2]);
-    assert!(bed.status()["process"]["observes_s"].is_null());
-    assert!(bed.weir("reload --confirm 1h").status.success());
-    let refused = bed.weir("observe");
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(
-        stderr(&refused).contains("on trial"),
-        "{}",
-        stderr(&refused)
-    );
-    assert_eq!(modes(&bed), ["enforce"; 2]);
-    let log = weir.log();
-    assert!(log.contains("`weir observe` has ended"), "{log}");
-}
-
-#[test]
-fn a_protect_without_a_file_cannot_observe_for_a_while() {
-    let Some(bed) = Bed::new("observe-flags") else {
-        return;
-    };
-    let _server = idle_server(PORT);
-    let _protect = bed.protect("");
-    let refused = bed.weir("observe");
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(
-        stderr(&refused).contains("no config file"),
-        "{}",
-        stderr(&refused)
-    );
 }

@@ -9,6 +9,7 @@ use weir_config::{Config, Setting, Table};
 use weir_core::class::Class;
 
 use crate::daemon::at_start::{AtStart, Owner};
+use crate::daemon::guard::only_observe;
 use crate::daemon::proxies::Peers;
 use crate::failure::{Failure, Result};
 use crate::host::config::{Source, absolute};
@@ -78,13 +79,16 @@ pub fn run(runtime_dir: &Path, file: &Path, config: &Config, json: bool) -> Resu
             before.classes.retain(|class| !class.is_guarded());
             before.classes.extend_from_slice(classes);
         }
+        if process.observes {
+            only_observe(&mut before);
+        }
         diffs.push(Diff {
             config: process.source.file.clone(),
             changes: match process.has_proxies {
                 true => of_proxies(&before, config),
                 false => of_guard(&before, config),
             },
-            needs_restart: AtStart::of(process.owner(), &before).changed_by(config),
+            needs_restart: process.at_start(&before)?.changed_by(config),
         });
     }
     if json {
@@ -96,19 +100,28 @@ pub fn run(runtime_dir: &Path, file: &Path, config: &Config, json: bool) -> Resu
 /// A process and what it has in force.
 struct Running {
     has_proxies: bool,
+    metrics_by_flag: bool,
+    observes: bool,
     source: Source,
+    /// What its file said at the start; `None`: the same.
+    at_start: Option<Source>,
     /// Its classes, if they may be others than those of its file.
     classes: Option<Vec<Class>>,
 }
 
 impl Running {
-    fn owner(&self) -> Owner {
-        match self.has_proxies {
+    /// What holds until a restart; `before`: what is in force.
+    fn at_start(&self, before: &Config) -> Result<AtStart> {
+        let owner = match self.has_proxies {
             true => Owner::Proxies {
-                metrics_by_flag: false,
+                metrics_by_flag: self.metrics_by_flag,
             },
             false => Owner::Guard,
-        }
+        };
+        Ok(match &self.at_start {
+            Some(source) => AtStart::of(owner, &source.parse()?),
+            None => AtStart::of(owner, before),
+        })
     }
 }
 
@@ -126,14 +139,21 @@ fn running(runtime_dir: &Path) -> Result<Vec<Running>> {
         let (has_proxies, in_force): (bool, InForce) = answer?;
         // A process with flags only has no file to compare.
         if let Some(file) = in_force.file {
-            let text = in_force.text;
-            let source = Source { file, text };
+            let source = |text| Source {
+                file: file.clone(),
+                text,
+            };
+            let at_start = in_force.at_start.map(source);
+            let source = source(in_force.text);
             let classes = in_force
                 .classes
                 .map(|classes| classes.into_iter().map(class_of));
             running.push(Running {
                 has_proxies,
+                metrics_by_flag: in_force.metrics_by_flag,
+                observes: in_force.observes,
                 source,
+                at_start,
                 classes: classes.and_then(Iterator::collect),
             });
         }

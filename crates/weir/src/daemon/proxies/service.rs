@@ -12,7 +12,7 @@ use weir_proxy::{Server, handover};
 
 use super::{Proxies, report};
 use crate::daemon::config_file::Reloads;
-use crate::daemon::service::Service;
+use crate::daemon::service::{Put, Service};
 use crate::failure::{Failure, Result};
 use crate::ipc::control::Client;
 use crate::ipc::endpoints::Endpoints;
@@ -192,7 +192,7 @@ impl Service for ProxyService {
         self.proxies.reopen_logs();
     }
 
-    fn reload(&mut self, config: Config, file: &Path, _now: Instant) -> Result<Reloaded> {
+    fn reload(&mut self, config: Config, file: &Path, _now: Instant, _put: Put) -> Result<Reloaded> {
         if config.proxies.is_empty() {
             return Err(no_proxy_in(file));
         }

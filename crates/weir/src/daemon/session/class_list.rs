@@ -59,24 +59,28 @@ impl Classes {
         next
     }
 
+    pub fn of_file_now(&self) -> &[Class] {
+        &self.of_file
+    }
+
+    pub fn note_of_file(&mut self, classes: Vec<Class>) {
+        self.of_file = classes;
+    }
+
     pub fn list(&self) -> &[Class] {
         &self.list
     }
 
     /// What was changed since the file was read, and is no more so with the classes of another one: a sentence each.
     pub fn undone_by(&self, next: &[Class]) -> Vec<String> {
-        fn named<'a>(classes: &'a [Class], name: &str) -> Option<&'a Class> {
-            let mut guarded = classes.iter().filter(|class| class.is_guarded());
-            guarded.find(|class| class.name == name)
+        fn by_name(classes: &[Class]) -> BTreeMap<&str, &Class> {
+            let guarded = classes.iter().filter(|class| class.is_guarded());
+            guarded.map(|class| (class.name.as_str(), class)).collect()
         }
-        let names: BTreeSet<&str> = [&self.list, &self.of_file]
-            .into_iter()
-            .flatten()
-            .map(|class| class.name.as_str())
-            .collect();
+        let [list, of_file, next] = [&self.list, &self.of_file, next].map(by_name);
+        let names: BTreeSet<&str> = list.keys().chain(of_file.keys()).copied().collect();
         let undone = names.into_iter().filter_map(|name| {
-            let (now, before) = (named(&self.list, name), named(&self.of_file, name));
-            let next = named(next, name);
+            let [now, before, next] = [&list, &of_file, &next].map(|classes| classes.get(name));
             let (is, was) = match (now, next) {
                 _ if now == before || now == next => return None,
                 (Some(_), Some(_)) => ("has the keys of the file again", "changed"),

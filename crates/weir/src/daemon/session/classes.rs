@@ -30,6 +30,16 @@ impl<B: Backend> Session<B> {
         self.backend.class_names()
     }
 
+    /// The classes as the file has them that is in force.
+    pub fn classes_of_file(&self) -> &[Class] {
+        self.classes.of_file_now()
+    }
+
+    /// The file that is in force has these, whatever is in force of them.
+    pub fn note_classes_of_file(&mut self, classes: Vec<Class>) {
+        self.classes.note_of_file(classes);
+    }
+
     /// What `weir class` and the API have changed, and a file with these classes would undo: a sentence each.
     pub fn undone_by(&self, next: &[Class]) -> Vec<String> {
         self.classes.undone_by(next)
