@@ -21,8 +21,9 @@ const PNG_SCALE: f32 = 1.5;
 const INK: RGBColor = RGBColor(34, 34, 34);
 const FAINT: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(225, 225, 225);
-/// Okabe and Ito's colours, which stay apart for the colour-blind; yellow is too faint on white.
-const COLOURS: [RGBColor; 7] = [
+/// Okabe and Ito's colours, which stay apart for the colour-blind; yellow is too faint on white. And two that are apart
+/// from them by their marker.
+const COLOURS: [RGBColor; 9] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 114, 178),
     RGBColor(0, 158, 115),
@@ -30,6 +31,8 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
+    RGBColor(140, 86, 75),
+    RGBColor(127, 127, 127),
 ];
 
 /// Colour of the line with this index.

@@ -62,7 +62,7 @@ pub struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "plain,tuned,limit-conn,limit-req,haproxy,nft-limit,nft-connlimit,nft-synproxy,weir"
+        default_value = "weir,plain,tuned,limit-conn,limit-req,haproxy,nft-limit,nft-connlimit,nft-synproxy"
     )]
     pub guards: Vec<Guard>,
     /// Crowds, in multiples of the server's own peak, which is measured first; with a SYN flood beneath: 2+flood
@@ -284,8 +284,8 @@ fn picture(name: &str, title: &str, load: &str) -> Picture {
         name: name.into(),
         title: title.into(),
         panels: vec![Panel {
-            title: "{server}: 99 of 100 of the served wait at most so long, ms".into(),
-            x_title: "replies/s, of the server's own peak".into(),
+            title: "{server}: p99 of the served, ms".into(),
+            x_title: "replies/s, in parts of the server's own peak".into(),
             x: "of_peak".into(),
             y: vec![("response_p99_ms".into(), String::new())],
             lines: vec!["guard".into()],

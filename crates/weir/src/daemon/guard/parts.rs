@@ -307,6 +307,7 @@ mod tests {
             quic: QuicGuard::none(),
             shaping: Shaping::new(folder.path()).unwrap(),
             control: None,
+            observes: None,
             end: None,
         }
     }
