@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     const LISTENER: &str = "[[listener]]\naddress = \"*:80\"\n";
-    const PROXY: &str = "[[proxy]]\nlisten = \"*:81\"\nbackends = [\"127.0.0.1:82\"]\n";
+    const PROXY: &str = "[[proxy]]\nname = \"p\"\nlisten = \"*:81\"\nmode = \"reverse\"\nbackends = [\"127.0.0.1:82\"]\n";
     const PROXIES: Owner = Owner::Proxies {
         metrics_by_flag: false,
     };
