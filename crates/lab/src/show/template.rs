@@ -330,7 +330,7 @@ mod tests {
         assert_eq!((share.spread.median, share.spread.n), (0.5, 3));
         let quotient = of("of_peak[policy=reserv]/of_peak[policy=default]").unwrap();
         assert_eq!(quotient.quotient_of, Some(3));
-        assert!((quotient.spread.median - 1.875).abs() < 1e-9);
+        assert!((quotient.spread.median - 2.0).abs() < 1e-9);
         assert_eq!(of("of_peak[policy=abort]"), None);
         assert_eq!(of("none[policy=reserv]/of_peak[policy=reserv]"), None);
         assert!(quantity("of_peak[default]", &results).is_err());
