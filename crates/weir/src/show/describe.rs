@@ -158,7 +158,9 @@ pub fn unconfirmed(seconds: Option<u64>) -> String {
 /// A warning that nobody is refused for so many seconds; empty if the file decides.
 pub fn observes(seconds: Option<u64>) -> String {
     seconds.map_or(String::new(), |s| {
-        format!("warning: for {s} s weir refuses nobody (`weir observe`); `weir reload` ends that\n")
+        format!(
+            "warning: for {s} s weir refuses nobody (`weir observe`); `weir reload` ends that\n"
+        )
     })
 }
 

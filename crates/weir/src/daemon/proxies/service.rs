@@ -192,7 +192,13 @@ impl Service for ProxyService {
         self.proxies.reopen_logs();
     }
 
-    fn reload(&mut self, config: Config, file: &Path, _now: Instant, _put: Put) -> Result<Reloaded> {
+    fn reload(
+        &mut self,
+        config: Config,
+        file: &Path,
+        _now: Instant,
+        _put: Put,
+    ) -> Result<Reloaded> {
         if config.proxies.is_empty() {
             return Err(no_proxy_in(file));
         }
