@@ -10,6 +10,7 @@ pub mod filters;
 pub mod frame;
 pub mod guard;
 pub mod notify;
+pub mod observing;
 pub mod overload;
 pub mod profiles;
 pub mod proxies;

@@ -6,7 +6,6 @@ mod follow;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod glances;
-mod observing;
 mod parts;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,9 +26,6 @@ use weir_core::timewait::Destination;
 use weir_core::workload::Where;
 use weir_kernel::{Guard, Limits, Namespace, TcpOptions, cgroup_root, random};
 
-pub use self::observing::only_observe;
-
-use self::observing::Modes;
 use crate::daemon::at_start::{AtStart, Owner};
 use crate::daemon::backend::{Backend, Spaces};
 use crate::daemon::config_file::{ConfigFile, Reloads};
@@ -37,6 +33,7 @@ use crate::daemon::controller::Control;
 use crate::daemon::events::{Events, class_changed, sight};
 use crate::daemon::filters::FilterWatch;
 use crate::daemon::frame::Frame;
+use crate::daemon::observing::Modes;
 use crate::daemon::overload::{OverloadLog, Total};
 use crate::daemon::profiles::{self, Beside, Profiles};
 use crate::daemon::proxies;

@@ -9,7 +9,7 @@ use weir_config::{Config, Setting, Table};
 use weir_core::class::Class;
 
 use crate::daemon::at_start::{AtStart, Owner};
-use crate::daemon::guard::only_observe;
+use crate::daemon::observing::only_observe;
 use crate::daemon::proxies::Peers;
 use crate::failure::{Failure, Result};
 use crate::host::config::{Source, absolute};

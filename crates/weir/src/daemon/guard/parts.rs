@@ -11,6 +11,8 @@ use weir_core::quic::QuicListener;
 use super::{GuardService, here};
 use crate::daemon::backend::Backend;
 use crate::daemon::controller::Control;
+use crate::daemon::observing::Modes;
+use crate::daemon::service::Put;
 use crate::failure::Result;
 use crate::host::environment;
 use crate::host::links;
@@ -120,6 +122,35 @@ impl<B: Backend> GuardService<B> {
             }
         }
         Ok(())
+    }
+
+    /// Puts a config in force. Gives what that undoes of `weir class`: a sentence each.
+    ///
+    /// # Errors
+    /// As of [`GuardService::put`]: what was in force stays.
+    pub(super) fn put_as(
+        &mut self,
+        mut config: Config,
+        now: Instant,
+        put: Put,
+    ) -> Result<Vec<String>> {
+        let of_file = self.session.classes_of_file().to_vec();
+        let (undone, observes) = match put {
+            Put::File => (self.session.undone_by(&config.classes), None),
+            Put::Again { observes } => {
+                config.classes = self.session.classes().to_vec();
+                (Vec::new(), observes.then(|| Modes::take(&mut config)))
+            }
+        };
+        let before = std::mem::replace(&mut self.observes, observes);
+        if let Err(failure) = self.put(&config, now) {
+            self.observes = before;
+            return Err(failure);
+        }
+        if put != Put::File {
+            self.session.note_classes_of_file(of_file);
+        }
+        Ok(undone)
     }
 
     fn undo(&mut self, steps: Vec<Undo<B>>) {

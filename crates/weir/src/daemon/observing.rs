@@ -1,19 +1,13 @@
 //! `weir observe`: for a while every listener only observes, whatever its mode in the file.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use weir_config::Config;
 use weir_core::listener::{Listener, Mode};
 
-use super::GuardService;
-use crate::daemon::backend::Backend;
-use crate::daemon::service::Put;
-use crate::failure::Result;
-
-/// The modes of the file's listeners by name, while all of them observe.
+/// The modes of the file's listeners by name, while all of them only observe.
 #[derive(Debug, Default)]
-pub(super) struct Modes(BTreeMap<String, Mode>);
+pub struct Modes(BTreeMap<String, Mode>);
 
 impl Modes {
     /// Those of the config, of which every listener only observes from then on.
@@ -29,37 +23,6 @@ impl Modes {
         for one in listeners {
             one.mode = self.0.get(&one.name).copied().unwrap_or(one.mode);
         }
-    }
-}
-
-impl<B: Backend> GuardService<B> {
-    /// Puts a config in force. Gives what that undoes of `weir class`: a sentence each.
-    ///
-    /// # Errors
-    /// As of [`GuardService::put`]: what was in force stays.
-    pub(super) fn put_as(
-        &mut self,
-        mut config: Config,
-        now: Instant,
-        put: Put,
-    ) -> Result<Vec<String>> {
-        let of_file = self.session.classes_of_file().to_vec();
-        let (undone, observes) = match put {
-            Put::File => (self.session.undone_by(&config.classes), None),
-            Put::Again { observes } => {
-                config.classes = self.session.classes().to_vec();
-                (Vec::new(), observes.then(|| Modes::take(&mut config)))
-            }
-        };
-        let before = std::mem::replace(&mut self.observes, observes);
-        if let Err(failure) = self.put(&config, now) {
-            self.observes = before;
-            return Err(failure);
-        }
-        if put != Put::File {
-            self.session.note_classes_of_file(of_file);
-        }
-        Ok(undone)
     }
 }
 
