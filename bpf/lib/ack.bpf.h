@@ -102,10 +102,10 @@ __noinline int judge_cookie_ack(struct __sk_buff *skb, const struct listener_pol
 	if (!listener || !state || !arrival)
 		return VERDICT_cookie_failed;
 	view_queue(skb, state, listener, arrival, claim_begin(state), 1);
-	arrival->verdict = cookie_ack_verdict(listener, &arrival->queue,
-					      waits_too_long(state, listener, &arrival->queue, arrival->now));
-	if (listener->observe)
-		arrival->verdict = VERDICT_cookie_accepted;
+	arrival->verdict = listener->observe ?
+				   VERDICT_cookie_accepted :
+				   cookie_ack_verdict(listener, &arrival->queue,
+						      waits_too_long(state, listener, &arrival->queue, arrival->now));
 	if (arrival->verdict != VERDICT_cookie_accepted) {
 		claim_cancel(state);
 		note_refused_ack(state, listener, arrival);
@@ -122,7 +122,9 @@ static __always_inline int on_cookie_ack(struct __sk_buff *skb, const struct lis
 
 	arrival->class = class_for(listener, arrival);
 	if (!cookie_valid(listener, arrival, &cookie)) {
-		count_for(listener, arrival->class, VERDICT_cookie_invalid);
+		/* While weir observes, the kernel sends cookies of its own, and takes them. */
+		if (!listener->observe)
+			count_for(listener, arrival->class, VERDICT_cookie_invalid);
 		return PASS;
 	}
 	arrival->verdict = VERDICT_ack_reset_full;

@@ -148,19 +148,17 @@ pub fn failed_reload(reload: Option<&LastReload>, before: &str) -> String {
     )
 }
 
-/// A warning that a reload is undone in so many seconds; empty if it is not.
-pub fn unconfirmed(seconds: Option<u64>) -> String {
+/// A line that a reload is undone in so many seconds, after `before`; empty if it is not.
+pub fn unconfirmed(seconds: Option<u64>, before: &str) -> String {
     seconds.map_or(String::new(), |s| {
-        format!("warning: in {s} s the config file before is in force again, unless `weir reload` confirms this one\n")
+        format!("{before}in {s} s the config file before is in force again, unless `weir reload` confirms this one\n")
     })
 }
 
-/// A warning that nobody is refused for so many seconds; empty if the file decides.
-pub fn observes(seconds: Option<u64>) -> String {
+/// A line that nobody is refused for so many seconds, after `before`; empty if the file decides.
+pub fn observes(seconds: Option<u64>, before: &str) -> String {
     seconds.map_or(String::new(), |s| {
-        format!(
-            "warning: for {s} s weir refuses nobody (`weir observe`); `weir reload` ends that\n"
-        )
+        format!("{before}for {s} s weir refuses nobody (`weir observe`); `weir reload` ends that\n")
     })
 }
 

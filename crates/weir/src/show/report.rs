@@ -76,8 +76,8 @@ fn guard_text(status: &Status, process: &Process, view: &View<'_>) -> String {
         let lines = describe::count(process.log_lost as usize, "line");
         warnings += &format!("warning: {lines} of its log lost: nobody read them in time\n");
     }
-    warnings += &describe::unconfirmed(process.unconfirmed_s);
-    warnings += &describe::observes(process.observes_s);
+    warnings += &describe::unconfirmed(process.unconfirmed_s, "warning: ");
+    warnings += &describe::observes(process.observes_s, "warning: ");
     warnings += &describe::failed_reload(status.last_reload.as_ref(), "warning: ");
     let command = match &process.config {
         Some(file) => format!("{} --config {file}", process.command),

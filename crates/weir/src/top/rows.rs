@@ -605,13 +605,11 @@ pub fn notes(status: &Status) -> Vec<String> {
     }
     if let Some(process) = &status.process {
         let whiles = [
-            unconfirmed(process.unconfirmed_s),
-            observes(process.observes_s),
+            unconfirmed(process.unconfirmed_s, ""),
+            observes(process.observes_s, ""),
         ];
-        let whiles = whiles
-            .iter()
-            .map(|text| text.trim_start_matches("warning: ").trim_end());
-        notes.extend(whiles.filter(|text| !text.is_empty()).map(str::to_owned));
+        let said = whiles.iter().map(|text| text.trim_end());
+        notes.extend(said.filter(|text| !text.is_empty()).map(str::to_owned));
     }
     let reloads = status
         .proxies

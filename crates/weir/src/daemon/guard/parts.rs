@@ -134,20 +134,21 @@ impl<B: Backend> GuardService<B> {
         now: Instant,
         put: Put,
     ) -> Result<Vec<String>> {
-        let of_file = self.session.classes_of_file().to_vec();
-        let (undone, observes) = match put {
-            Put::File => (self.session.undone_by(&config.classes), None),
+        let (mut undone, mut of_file, mut modes) = (Vec::new(), None, None);
+        match put {
+            Put::File => undone = self.session.undone_by(&config.classes),
             Put::Again { observes } => {
+                of_file = Some(self.session.classes_of_file().to_vec());
                 config.classes = self.session.classes().to_vec();
-                (Vec::new(), observes.then(|| Modes::take(&mut config)))
+                modes = observes.then(|| Modes::take(&mut config));
             }
-        };
-        let before = std::mem::replace(&mut self.observes, observes);
+        }
+        let before = std::mem::replace(&mut self.observes, modes);
         if let Err(failure) = self.put(&config, now) {
             self.observes = before;
             return Err(failure);
         }
-        if put != Put::File {
+        if let Some(of_file) = of_file {
             self.session.note_classes_of_file(of_file);
         }
         Ok(undone)

@@ -34,7 +34,7 @@ pub fn text(proxies: &[Proxy], all: bool) -> String {
     let mut text = table(&head, &proxies.iter().map(row).collect::<Vec<_>>());
     for proxy in proxies {
         text += &format!("\n{}\n", proxy.name);
-        text += &indent(&unconfirmed(proxy.unconfirmed_s));
+        text += &indent(&unconfirmed(proxy.unconfirmed_s, "warning: "));
         text += &indent(&failed_reload(proxy.last_reload.as_ref(), "warning: "));
         text += &proxy
             .cache_memory
