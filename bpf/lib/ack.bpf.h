@@ -213,13 +213,16 @@ __noinline int brings_kernel_cookie(struct __sk_buff *skb, const struct packet *
  * kernel would drop it. Any other is left to the kernel, for it may belong to a
  * connection that is not found here: one that DNAT moves to another port, which
  * happens behind weir, or one whose socket another CPU is just putting in the place
- * of its request, or of itself in TIME-WAIT. Releases sk. Returns PASS or REFUSE.
+ * of its request, or of itself in TIME-WAIT. Data that follows a refused ACK has its
+ * numbers: it is refused too, and counts no more. Releases sk. Returns PASS or REFUSE.
  */
 static __always_inline int on_listener_ack(struct __sk_buff *skb, const struct listener_policy *listener,
 					   struct arrival *arrival, struct bpf_sock *sk)
 {
 	const struct tcp_sock *tp = listener_read(sk);
 	bool full = listener_length(tp) > listener_limit(tp);
+	u32 ack = 0, seq = seq_of_skb(skb, &arrival->packet, &ack);
+	struct cookie_ack cookie = cookie_answered(seq, ack);
 
 	arrival->mptcp = is_mptcp(tp);
 	bpf_sk_release(sk);
@@ -227,7 +230,9 @@ static __always_inline int on_listener_ack(struct __sk_buff *skb, const struct l
 	    !brings_kernel_cookie(skb, &arrival->packet))
 		return PASS;
 	arrival->verdict = VERDICT_ack_reset_full;
-	count_for(listener, class_for(listener, arrival), arrival->verdict);
+	if (!settled(refused, &cookie))
+		count_for(listener, class_for(listener, arrival), arrival->verdict);
+	settle(refused, &cookie);
 	return listener->observe ? PASS : REFUSE;
 }
 
