@@ -110,6 +110,19 @@ pub fn lacking(option: impl Display) {
     skip(format_args!("kernel without {option}"));
 }
 
+/// Whether this kernel is of that version or a later one.
+///
+/// # Panics
+/// Its version has no two numbers.
+pub fn linux_is_at_least(major: u32, minor: u32) -> bool {
+    let name = nix::sys::utsname::uname().expect("the kernel says its version");
+    let release = name.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|text| text.parse::<u32>().ok());
+    let version = (number().expect(&release), number().expect(&release));
+    version >= (major, minor)
+}
+
 /// Runs an `ip` command that needs this option of the kernel; false where it lacks it, and says so.
 ///
 /// # Panics

@@ -73,7 +73,8 @@ impl Hosts {
         serde_json::from_str(&self.weir_says("shape show --json")).unwrap()
     }
 
-    /// Every qdisc, class and filter of the router's interface, as tc(8) shows them, less what HTB counts there.
+    /// Every qdisc, class and filter of the router's interface, as tc(8) shows them, less what HTB counts there, and the
+    /// flows that fq_codel has at the moment.
     pub fn tc(&self) -> String {
         let counted = |word: &&str| word.parse::<u64>().is_ok();
         let show = |what| {
@@ -87,7 +88,11 @@ impl Hosts {
                 text + &part[count.map_or(0, str::len)..]
             })
         };
-        ["qdisc", "class", "filter"].map(show).concat()
+        let all = ["qdisc", "class", "filter"].map(show).concat();
+        let is_flow = |line: &&str| line.starts_with("class fq_codel ");
+        all.split_inclusive('\n')
+            .filter(|line| !is_flow(line))
+            .collect()
     }
 
     /// Runs tc(8) on the router with these words.

@@ -138,6 +138,22 @@ pub enum First {
     Client,
 }
 
+/// Whether weir can have servers negotiate that listen already: bpf_setsockopt() knows TCP_BPF_SOCK_OPS_CB_FLAGS.
+fn marks_listeners() -> bool {
+    weir_testbed::needs::linux_is_at_least(6, 12)
+}
+
+/// Servers at a port there, and what `weirs` starts: after them, for servers mostly run before weir does. On a kernel
+/// where those do not negotiate, weir is first.
+pub fn beside<W>(bed: &Bed, first: First, weirs: impl FnOnce() -> W) -> ([Server; 2], W) {
+    if marks_listeners() {
+        let servers = Server::start(bed, PORT, first);
+        return (servers, weirs());
+    }
+    let weirs = weirs();
+    (Server::start(bed, PORT, first), weirs)
+}
+
 impl Server {
     /// Listens at a port there, on both addresses.
     pub fn start(bed: &Bed, port: u16, first: First) -> [Server; 2] {

@@ -16,7 +16,7 @@ use weir_testbed::sys::tcp_option;
 use weir_testbed::tcp_table::sockets_in_state;
 
 use crate::bed::{
-    First, REPLY, Server, THERE_V4, THERE_V6, ask_meanwhile, run, there, time_waits,
+    First, REPLY, Server, THERE_V4, THERE_V6, ask_meanwhile, beside, run, there, time_waits,
     time_waits_become,
 };
 use crate::common::{Bed, PATIENCE, PORT, Weir, listen, output, until, within};
@@ -45,16 +45,16 @@ fn without_timestamps_and_with_syn_cookies_the_holder_holds() {
     for (sysctl, value) in [("tcp_timestamps", "0"), ("tcp_syncookies", "2")] {
         let Some(bed) = Bed::new() else { return };
         set(&bed, &format!("net.ipv4.{sysctl}"), value);
-        let _servers = Server::start(&bed, PORT, First::Server);
-        let _weirs = start_beside_the_kernel(&bed, "client");
+        let start = || start_beside_the_kernel(&bed, "client");
+        let _both = beside(&bed, First::Server, start);
         let all = connect_often(&bed, First::Server, TIMES);
         figures_become(&bed, [all, 0, 0], [0, all, all]);
         assert_eq!(time_waits(bed.there()), 0, "{sysctl}");
 
         let Some(bed) = Bed::new() else { return };
         set(&bed, &format!("net.ipv4.{sysctl}"), value);
-        let _servers = Server::start(&bed, PORT, First::Client);
-        let _weirs = start_beside_the_kernel(&bed, "server");
+        let start = || start_beside_the_kernel(&bed, "server");
+        let _both = beside(&bed, First::Client, start);
         let all = connect_often(&bed, First::Client, TIMES);
         figures_become(&bed, [0, all, all], [all, 0, 0]);
         assert_eq!(time_waits(bed.here()), 0, "{sysctl}");
@@ -65,8 +65,7 @@ fn without_timestamps_and_with_syn_cookies_the_holder_holds() {
 fn a_protected_time_wait_is_ended_all_the_same_and_status_says_so() {
     let Some(bed) = Bed::new() else { return };
     set(&bed, "net.ipv4.tcp_rfc1337", "1");
-    let _servers = Server::start(&bed, PORT, First::Client);
-    let _ends = Ends::start(&bed, "any", "server");
+    let _both = beside(&bed, First::Client, || Ends::start(&bed, "any", "server"));
     status_there_warns_of(&bed, "tcp_rfc1337");
     for _ in 0..TIMES {
         end_first(&bed, THERE_V4, Ending::Shutdown);
@@ -85,8 +84,7 @@ fn a_middlebox_that_strips_the_option_leaves_plain_tcp() {
     let rules = "add table inet t; add chain inet t output { type filter hook output priority 0; }; \
                  add rule inet t output reset tcp option 253";
     output(bed.here(), "nft", &[rules]);
-    let _servers = Server::start(&bed, PORT, First::Server);
-    let _ends = Ends::start(&bed, "any", "client");
+    let _both = beside(&bed, First::Server, || Ends::start(&bed, "any", "client"));
     let all = connect_often(&bed, First::Server, TIMES);
     time_waits_become(bed.there(), all as usize);
     assert_eq!(time_waits(bed.here()), 0);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use weir_testbed::bed::SERVER_VETH_V4;
 
 use crate::bed::{
-    First, REPLY, Server, THERE_V4, THERE_V6, ask, ask_often, run, there, time_waits,
+    First, REPLY, Server, THERE_V4, THERE_V6, ask, ask_often, beside, run, there, time_waits,
     time_waits_become,
 };
 use crate::common::{Bed, PATIENCE, PORT, Weir, listen, output, until, within};
@@ -112,9 +112,7 @@ pub fn connect_often(bed: &Bed, first: First, times: usize) -> u64 {
 #[test]
 fn a_server_that_closes_first_has_the_client_hold() {
     let Some(bed) = Bed::new() else { return };
-    // It runs before weir does.
-    let _servers = Server::start(&bed, PORT, First::Server);
-    let _ends = Ends::start(&bed, "any", "client");
+    let _both = beside(&bed, First::Server, || Ends::start(&bed, "any", "client"));
     let all = connect_often(&bed, First::Server, TIMES);
     figures_become(&bed, [all, 0, 0], [0, all, all]);
     assert_eq!((time_waits(bed.here()), time_waits(bed.there())), (0, 0));
@@ -147,8 +145,7 @@ fn a_holder_that_closes_first_is_in_the_kernel_s_time_wait() {
         for netns in [bed.here(), bed.there()] {
             netns.set_sysctl("net.ipv4.tcp_rfc1337", "1").unwrap();
         }
-        let _servers = Server::start(&bed, PORT, first);
-        let _ends = Ends::start(&bed, "any", holder);
+        let _both = beside(&bed, first, || Ends::start(&bed, "any", holder));
         let all = connect_often(&bed, first, TIMES);
         let (holds, forgets) = match first {
             First::Client => (bed.here(), bed.there()),
@@ -171,8 +168,7 @@ fn a_client_that_does_not_agree_is_refused_before_any_data() {
         ("none", "client"),
     ] {
         let Some(bed) = Bed::new() else { return };
-        let _servers = Server::start(&bed, PORT, First::Server);
-        let _ends = Ends::start(&bed, accept, holder);
+        let _both = beside(&bed, First::Server, || Ends::start(&bed, accept, holder));
         for ip in [THERE_V4, THERE_V6] {
             let refused = ask(&bed, 0, there(ip));
             assert_eq!(refused, Err(ErrorKind::ConnectionRefused), "{accept} {ip}");
@@ -195,11 +191,11 @@ fn output_of_sockets(bed: &Bed) -> String {
 fn where_one_end_does_not_negotiate_tcp_is_as_ever() {
     for weir_here in [true, false] {
         let Some(bed) = Bed::new() else { return };
-        let _servers = Server::start(&bed, PORT, First::Server);
-        let weir = match weir_here {
+        let one = || match weir_here {
             true => run(&bed, &rule("any")),
             false => bed.run_there(&listener("client")),
         };
+        let (_servers, weir) = beside(&bed, First::Server, one);
         ask_often(&bed, THERE_V4, PORT, TIMES);
         time_waits_become(bed.there(), TIMES);
         assert_eq!(time_waits(bed.here()), 0);
