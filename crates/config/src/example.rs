@@ -9,12 +9,15 @@ const HEAD: &str = "\
 # effect. `weir run --config FILE` guards the listeners, `weir proxy --config FILE` runs the
 # proxies. `weir reload` puts a changed file in force without a gap. `weir check --example` prints
 # this file. Every key may be left out, except those whose text says \"Required\".
+#
+# With `mode = \"observe\"`, as here, weir refuses nobody, and counts whom it would refuse. Write
+# `mode = \"enforce\"` to have it refuse.
 ";
 
 /// Width of the comments.
 const WIDTH: usize = 100;
 
-/// The example file: a listener with every key at its default, and a table of every other kind as
+/// The example file: a listener that is observed, with every other key at its default, and a table of every other kind as
 /// comments, since a guarded server needs none of them.
 pub fn example() -> String {
     let mut file = HEAD.to_owned();
@@ -53,11 +56,13 @@ fn example_table(table: &TableDoc) -> String {
     text
 }
 
+/// What a key sets, and what holds without it where the line below does not say it.
 fn comment(key: &KeyDoc) -> String {
     match key.absent {
         _ if key.is_required => format!("{}. Required.", key.text),
         Some(absent) => format!("{}. Default: {absent}.", key.text),
-        None => format!("{}.", key.text),
+        None if key.words.is_empty() || key.example_is_default() => format!("{}.", key.text),
+        None => format!("{}. Default: {}.", key.text, key.default),
     }
 }
 
@@ -87,16 +92,17 @@ mod tests {
     use crate::tables::metrics::MetricsSettings;
     use weir_core::class::Class;
     use weir_core::controller::Settings;
-    use weir_core::listener::Listener;
+    use weir_core::listener::{Listener, Mode};
     use weir_core::proxy::Proxy;
     use weir_core::quic::QuicListener;
     use weir_core::shape::Shape;
     use weir_core::timewait::Destination;
 
     #[test]
-    fn the_example_is_the_default_policy_and_not_odd() {
+    fn the_example_refuses_nobody_and_is_not_odd() {
         let config = parse("example", &example()).unwrap();
         assert_eq!(config.listeners, [Listener::example()]);
+        assert_eq!(config.listeners[0].mode, Mode::Observe);
         assert!(config.proxies.is_empty() && config.warnings.is_empty());
     }
 

@@ -124,6 +124,14 @@ pub struct KeyDoc {
     pub example: String,
 }
 
+impl KeyDoc {
+    /// Whether its line in the example file has the value that holds without it.
+    pub fn example_is_default(&self) -> bool {
+        let value = self.example.split_once(" = ").map(|(_, value)| value);
+        value.is_some_and(|value| value.trim_matches('"') == self.default)
+    }
+}
+
 impl TableDoc {
     /// What people read of the tables that describe a `T`.
     pub fn of<T: Table>() -> TableDoc {

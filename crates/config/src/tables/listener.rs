@@ -15,7 +15,7 @@ use crate::tables::listener_lint::lint;
 use crate::types::{Kind, Type, duration, flag, number, text, whole, word};
 use crate::value::{Given, Setting};
 use weir_core::listener::{
-    Establish, Front, ListenAddress, Listener, MAX_INTERFACES, MAX_LISTENERS, QueueOrder,
+    Establish, Front, ListenAddress, Listener, MAX_INTERFACES, MAX_LISTENERS, Mode, QueueOrder,
     ResidenceMode,
 };
 use weir_core::timewait::ListenerTimeWait;
@@ -222,8 +222,11 @@ impl Table for Listener {
         Listener::new("", NOWHERE)
     }
 
+    /// Begins with observing: whoever takes the example as it is refuses nobody.
     fn example() -> Listener {
-        Listener::new("web", ListenAddress { ip: None, port: 80 })
+        let mut listener = Listener::new("web", ListenAddress { ip: None, port: 80 });
+        listener.mode = Mode::Observe;
+        listener
     }
 
     fn name(&self) -> &str {

@@ -9,7 +9,7 @@ use crate::names::{interfaces, name};
 use crate::table::Table;
 use crate::tables::listener::{NOWHERE, location, wait};
 use crate::types::{Type, number, word};
-use weir_core::listener::ListenAddress;
+use weir_core::listener::{ListenAddress, Mode};
 use weir_core::quic::QuicListener;
 use weir_core::workload::Where;
 
@@ -74,9 +74,12 @@ impl Table for QuicListener {
         QuicListener::new("", NOWHERE)
     }
 
+    /// Begins with observing, as a listener does.
     fn example() -> QuicListener {
         let port = 443;
-        QuicListener::new("web-h3", ListenAddress { ip: None, port })
+        let mut listener = QuicListener::new("web-h3", ListenAddress { ip: None, port });
+        listener.mode = Mode::Observe;
+        listener
     }
 
     fn name(&self) -> &str {
