@@ -237,8 +237,11 @@ pub struct Reloaded {
     pub not_in_force: Vec<Cause>,
     /// What is hardly meant in the file, and what is in force otherwise than asked, a sentence each.
     pub warnings: Vec<String>,
-    /// As asked for in the question.
+    /// Of a reload: as asked for in the question.
     pub confirm_s: Option<u64>,
+    /// Seconds for which every listener only observes, as asked for in the question; `None`: it was a reload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observes_s: Option<u64>,
 }
 
 /// The config that is in force.

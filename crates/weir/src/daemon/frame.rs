@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use weir_api::{Answer, Event, InForce, Question, Reload, Reloaded};
-use weir_core::units::{about_duration, whole_seconds};
+use weir_core::units::whole_seconds;
 
 use crate::daemon::config_file::{ConfigFile, Reloads};
 use crate::daemon::events::{Events, plain, reload_outcome};
@@ -252,7 +252,7 @@ impl Frame {
         match put {
             Ok(mut reloaded) => {
                 own.observe(Instant::now() + time);
-                reloaded.confirm_s = Some(time.as_secs());
+                reloaded.observes_s = Some(time.as_secs());
                 tracing::warn!("{text}");
                 self.events.note(warned(event, text));
                 Ok(reloaded)
@@ -464,7 +464,7 @@ fn warned(event: Event, text: String) -> Event {
 fn trial(confirm_s: u64) -> String {
     format!(
         "on trial: what was in force before comes back in {}, unless another `weir reload` confirms it",
-        about_duration(Duration::from_secs(confirm_s))
+        whole_seconds(Duration::from_secs(confirm_s))
     )
 }
 

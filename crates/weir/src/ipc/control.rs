@@ -364,13 +364,7 @@ pub fn ask_on<T: TryFrom<Answer>>(
     path: &Path,
     question: &Question,
 ) -> Result<T> {
-    let line = exchange(stream, question).map_err(|error| {
-        let message = format!("no answer on {}: {error}", path.display());
-        Failure::failed(
-            message,
-            "is the process stopped? its pid is in the .lock file beside it",
-        )
-    })?;
+    let line = exchange(stream, question).map_err(|error| no_answer(path, &error))?;
     let answer = read(&line).map_err(|error| {
         let message = format!(
             "the answer on {} is not understood: {error}",
@@ -404,6 +398,17 @@ pub fn sweep(dir: &Path, namespace: u64) -> Result<()> {
         drop(claim);
     }
     Ok(())
+}
+
+fn no_answer(path: &Path, error: &io::Error) -> Failure {
+    let hint = match error.kind() {
+        // To a question that it does not know.
+        io::ErrorKind::UnexpectedEof => {
+            "an older weir does so where it lacks a command: restart it"
+        }
+        _ => "is the process stopped? its pid is in the .lock file beside it",
+    };
+    Failure::failed(format!("no answer on {}: {error}", path.display()), hint)
 }
 
 fn exchange(mut stream: &UnixStream, question: &Question) -> io::Result<String> {
@@ -540,6 +545,19 @@ mod tests {
             assert_eq!(another, Err(another_answer()));
             assert_eq!(server.join().unwrap(), questions);
         });
+    }
+
+    #[test]
+    fn a_connection_that_is_closed_may_be_that_of_an_older_weir() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let older = std::thread::spawn(move || {
+            let mut question = String::new();
+            BufReader::new(there).read_line(&mut question).unwrap();
+        });
+        let question = Question::Observe { for_s: 60 };
+        let failure = ask_on::<Reloaded>(&here, Path::new("it"), &question).unwrap_err();
+        older.join().unwrap();
+        assert!(failure.to_string().contains("an older weir"), "{failure}");
     }
 
     #[test]

@@ -32,8 +32,10 @@ fn it_refuses_nobody_for_its_time_and_leaves_the_classes() {
     );
     // The file is not read: it may be half written at that hour.
     bed.write_config("nonsense");
-    let text = says(&bed, "observe --for 5s");
-    assert!(text.contains("refuses nobody for 5 s"), "{text}");
+    let answer = says(&bed, "observe --for 5s --json");
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer["observes_s"], 5);
+    assert!(answer["confirm_s"].is_null(), "{answer}");
     let status = bed.status();
     assert_eq!(status["listeners"][0]["mode"], "observe");
     assert_eq!(status["quic"][0]["mode"], "observe");

@@ -42,7 +42,7 @@ fn a_proxy_shows_for_how_long_its_reload_is_on_trial() {
     assert!(unconfirmed_s().as_u64().unwrap() > 3500);
     said_before(
         &mut log,
-        "WARN the reload is on trial: what was in force before comes back in 1 h 0 min",
+        "WARN the reload is on trial: what was in force before comes back in 1 h,",
     );
     let events = String::from_utf8(bed.weir("events --kind reload").stdout).unwrap();
     assert!(
