@@ -14,6 +14,7 @@
 //! The namespaces, their devices and all that runs in them go with [`Emulated`]. Those of a lab that was killed are
 //! removed by the next one ([`crate::netns::sweep_stale`]).
 
+pub mod capture;
 pub mod command;
 mod engine;
 pub mod hosts;
