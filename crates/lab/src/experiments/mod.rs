@@ -29,6 +29,7 @@ pub mod slow_servers;
 pub mod soak;
 pub mod timewait;
 pub mod timewait_ports;
+pub mod trace_links;
 pub mod vtfm01;
 
 use crate::error::{Error, Result};
@@ -55,6 +56,7 @@ const REGISTRY: &[&[Entry]] = &[
     sim::ENTRIES,
     response_time::ENTRIES,
     link_traffic::ENTRIES,
+    trace_links::ENTRIES,
     judges::ENTRIES,
     soak::ENTRIES,
     timewait_ports::ENTRIES,
