@@ -27,6 +27,7 @@ pub mod saturation;
 pub mod sim;
 pub mod slow_servers;
 pub mod soak;
+pub mod syn_timeouts;
 pub mod timewait;
 pub mod timewait_ports;
 pub mod trace_links;
@@ -59,6 +60,7 @@ const REGISTRY: &[&[Entry]] = &[
     trace_links::ENTRIES,
     judges::ENTRIES,
     soak::ENTRIES,
+    syn_timeouts::ENTRIES,
     timewait_ports::ENTRIES,
     timewait::duplicates::ENTRIES,
     timewait::holders::ENTRIES,
