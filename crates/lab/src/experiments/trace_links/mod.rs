@@ -48,8 +48,10 @@ const DRAIN_S: f64 = 10.0;
 /// A link that delivers one packet in a hundred later than this has not been the link that was asked for, ms: it is a tenth
 /// of the round-trip time of the wires.
 const LATE_MS: f64 = 10.0;
-/// The paper's filter takes no fewer for a flood.
-const FLOOD_LEAST: u32 = 1000;
+/// The paper's filter takes no fewer connections for a flood.
+const FLOOD_LEAST: f64 = 1000.0;
+/// Table II has so many connections of direction B less than Table I (docs/trace-details.md).
+const FLOOD_SHARE: f64 = 0.38;
 /// Each link's seed is so far from the one before.
 const SEEDS_APART: u64 = 1_000_003;
 /// The upper bits of a host's number are its address; each link's hosts have addresses of their own.
@@ -90,9 +92,9 @@ pub struct Args {
     /// Time in which connections begin, s; the capture is ten longer
     #[arg(long, default_value_t = 240.0)]
     pub seconds: f64,
-    /// SYNs of the flood that is put into a capture
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(i64::from(FLOOD_LEAST)..=1_000_000))]
-    pub flood: u32,
+    /// Share of the flood in all connections of a capture that it is put into; it has at least 1000
+    #[arg(long, value_name = "SHARE", default_value_t = FLOOD_SHARE)]
+    pub flood: f64,
     /// Keep the captures in this folder; `weir trace` reads them
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
@@ -121,6 +123,10 @@ enum Direction {
 impl Flags for Args {
     fn experiment(self, _program: &Program) -> Result<Box<dyn Experiment>> {
         check_seconds("--seconds", self.seconds)?;
+        if !(0.0..=0.99).contains(&self.flood) {
+            let what = format!("bad --flood {}", self.flood);
+            return Err(Error::usage(what, "it must be 0 to 0.99"));
+        }
         Ok(Box::new(TraceLinks {
             args: self,
             round: Beside::default(),
@@ -223,6 +229,12 @@ impl Args {
             .collect()
     }
 
+    /// SYNs of the flood beside so many connections.
+    fn flood_of(&self, connections: u64) -> u32 {
+        let share = self.flood / (1.0 - self.flood);
+        (connections as f64 * share).round().max(FLOOD_LEAST) as u32
+    }
+
     /// All links at once.
     fn carry_out(&self, turn: Turn) -> Result<Round> {
         let loads = self.loads().into_iter();
@@ -293,7 +305,7 @@ impl Args {
         let captures = || links.iter().flat_map(|link| &link.captures);
         let plain = analysis::report(captures(), Counted::All)?;
         let (from_ns, to_ns) = (plain.first_ns.unwrap_or(0), plain.last_ns.unwrap_or(0));
-        let flood = analysis::flood(self.flood, from_ns, to_ns)?;
+        let flood = analysis::flood(self.flood_of(plain.counts.connections), from_ns, to_ns)?;
         let flaw = links.iter().find_map(|link| link.flaw.clone());
         let mut round = Round::new();
         for counted in COUNTED {
@@ -360,7 +372,10 @@ impl Experiment for TraceLinks {
             args.discipline.name()
         );
         facts.insert("capture".into(), capture.into());
-        let flood = format!("{} SYNs to one host that does not answer", args.flood);
+        let flood = format!(
+            "SYNs to one host that does not answer, {:.0} % of all connections and at least {FLOOD_LEAST}",
+            args.flood * 100.0
+        );
         facts.insert("flood".into(), flood.into());
         Ok(())
     }
@@ -471,9 +486,12 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_that_the_filter_cannot_know_is_refused() {
-        let words = ["x", "--flood", "999"];
-        assert!(<Cli as clap::Parser>::try_parse_from(words).is_err());
+    fn the_flood_is_as_large_as_the_filter_needs_and_has_its_share_in_all_connections() {
+        assert_eq!(args("--flood 0.25").flood_of(9000), 3000);
+        assert_eq!(args("--flood 0.25").flood_of(100), 1000);
+        assert_eq!(args("--flood 0").flood_of(9000), 1000);
+        let program = Program::default();
+        assert!(args("--flood 1").experiment(&program).is_err());
     }
 
     #[test]
