@@ -114,53 +114,137 @@ pub fn flood(syns: u32, from_ns: u64, to_ns: u64) -> Result<Pcap> {
     })
 }
 
-/// The figures of one direction. What there is nothing to divide by for is left out.
-pub fn sample(report: &Report, direction: Direction) -> Sample {
-    let figures = of(report, direction);
-    let mut sample = Sample::of([
-        ("packets", figures.packets as f64),
-        ("connections", figures.connections as f64),
-        ("syns_again", figures.syn_retransmissions as f64),
-        ("flood_hosts", figures.filtered_syn_flood_hosts as f64),
-        (
-            "flood_connections",
-            figures.filtered_syn_flood_connections as f64,
-        ),
-    ]);
-    let over = |one: Option<f64>, other: Option<f64>| Some(one? / other.filter(|n| *n > 0.0)?);
-    let (with, without) = (
-        figures.mean_rtx_delay_with_syn_loss_ms,
-        figures.mean_rtx_delay_without_syn_loss_ms,
-    );
-    let (packets, syns) = (figures.packet_rtx_probability, figures.syn_rtx_probability);
-    let known = [
-        ("packet_rtx", packets),
-        ("segment_rtx", figures.segment_rtx_probability),
-        ("syn_rtx", syns),
-        ("syn_over_packet", over(syns, packets)),
-        ("syn_share_of_rtx", figures.syn_share_of_rtx),
-        ("rtx_delay_ms", figures.mean_rtx_delay_ms),
-        ("delay_with_syn_loss_ms", with),
-        ("delay_without_syn_loss_ms", without),
-        ("with_over_without", over(with, without)),
-        (
-            "syn_loss_share_of_delay",
-            figures.syn_loss_share_of_rtx_delay,
-        ),
-    ];
-    let known = known
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    sample.metrics.extend(known);
-    sample
+/// What was seen, in one direction or in several.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    packets: f64,
+    connections: f64,
+    segments: f64,
+    rtx: f64,
+    syns: f64,
+    syn_rtx: f64,
+    flood_hosts: f64,
+    flood_connections: f64,
+    /// Retransmissions of connections with a lost SYN or SYN/ACK, and of the others.
+    with_syn_loss: Delays,
+    without: Delays,
 }
 
-fn of(report: &Report, direction: Direction) -> &Figures {
-    let [to_server, to_client] = &report.directions;
-    match direction {
+/// Retransmissions whose delay is known.
+#[derive(Debug, Clone, Copy, Default)]
+struct Delays {
+    count: f64,
+    sum_ms: f64,
+}
+
+impl Delays {
+    fn and(self, other: Delays) -> Delays {
+        Delays {
+            count: self.count + other.count,
+            sum_ms: self.sum_ms + other.sum_ms,
+        }
+    }
+
+    fn mean_ms(self) -> Option<f64> {
+        ratio(self.sum_ms, self.count)
+    }
+}
+
+fn ratio(one: f64, other: f64) -> Option<f64> {
+    (other > 0.0).then(|| one / other)
+}
+
+impl Seen {
+    fn of(figures: &Figures) -> Seen {
+        // weir trace gives means, and the share of connections with a lost SYN in the sum.
+        let count = (figures.retransmissions - figures.rtx_of_unknown_delay) as f64;
+        let sum_ms = count * figures.mean_rtx_delay_ms.unwrap_or(0.0);
+        let with_ms = sum_ms * figures.syn_loss_share_of_rtx_delay.unwrap_or(0.0);
+        let mean = figures.mean_rtx_delay_with_syn_loss_ms;
+        let with_syn_loss = Delays {
+            count: mean.map_or(0.0, |mean| (with_ms / mean).round()),
+            sum_ms: with_ms,
+        };
+        Seen {
+            packets: figures.packets as f64,
+            connections: figures.connections as f64,
+            segments: figures.segments as f64,
+            rtx: figures.retransmissions as f64,
+            syns: figures.syns as f64,
+            syn_rtx: figures.syn_retransmissions as f64,
+            flood_hosts: figures.filtered_syn_flood_hosts as f64,
+            flood_connections: figures.filtered_syn_flood_connections as f64,
+            with_syn_loss,
+            without: Delays {
+                count: count - with_syn_loss.count,
+                sum_ms: sum_ms - with_ms,
+            },
+        }
+    }
+
+    fn and(self, other: Seen) -> Seen {
+        Seen {
+            packets: self.packets + other.packets,
+            connections: self.connections + other.connections,
+            segments: self.segments + other.segments,
+            rtx: self.rtx + other.rtx,
+            syns: self.syns + other.syns,
+            syn_rtx: self.syn_rtx + other.syn_rtx,
+            flood_hosts: self.flood_hosts + other.flood_hosts,
+            flood_connections: self.flood_connections + other.flood_connections,
+            with_syn_loss: self.with_syn_loss.and(other.with_syn_loss),
+            without: self.without.and(other.without),
+        }
+    }
+
+    /// What there is nothing to divide by for is left out.
+    fn sample(&self) -> Sample {
+        let mut sample = Sample::of([
+            ("packets", self.packets),
+            ("connections", self.connections),
+            ("syns", self.syns),
+            ("syns_again", self.syn_rtx),
+            ("flood_hosts", self.flood_hosts),
+            ("flood_connections", self.flood_connections),
+        ]);
+        let all = self.with_syn_loss.and(self.without);
+        let (with, without) = (self.with_syn_loss.mean_ms(), self.without.mean_ms());
+        let (packet, syn) = (
+            ratio(self.rtx, self.packets),
+            ratio(self.syn_rtx, self.syns),
+        );
+        let over = |one: Option<f64>, other: Option<f64>| ratio(one?, other?);
+        let known = [
+            ("packet_rtx", packet),
+            ("segment_rtx", ratio(self.rtx, self.segments)),
+            ("syn_rtx", syn),
+            ("syn_over_packet", over(syn, packet)),
+            ("syn_share_of_rtx", ratio(self.syn_rtx, self.rtx)),
+            ("rtx_delay_ms", all.mean_ms()),
+            ("delay_with_syn_loss_ms", with),
+            ("delay_without_syn_loss_ms", without),
+            ("with_over_without", over(with, without)),
+            (
+                "syn_loss_share_of_delay",
+                ratio(self.with_syn_loss.sum_ms, all.sum_ms),
+            ),
+        ];
+        let known = known.into_iter();
+        let known = known.filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        sample.metrics.extend(known);
+        sample
+    }
+}
+
+/// The figures of a direction.
+pub fn sample(report: &Report, direction: Direction) -> Sample {
+    let [to_server, to_client] = [0, 1].map(|at: usize| Seen::of(&report.directions[at]));
+    let seen = match direction {
         Direction::ToServer => to_server,
         Direction::ToClient => to_client,
-    }
+        Direction::Both => to_server.and(to_client),
+    };
+    seen.sample()
 }
 
 #[cfg(test)]
@@ -168,7 +252,7 @@ mod tests {
     use super::*;
 
     /// Connections from as many clients to one server, each with a request and a reply that are not lost; of every tenth the
-    /// SYN is sent again after a second.
+    /// SYN is sent again after 10 ms.
     fn traffic(connections: u32) -> Pcap {
         let mut writer = Writer::new(Vec::new(), 65_535).unwrap();
         for number in 0..connections {
@@ -233,6 +317,29 @@ mod tests {
         let flood = super::flood(999, 0, 500_000_000_000).unwrap();
         let filtered = counted(&[&traffic, &flood], Counted::Filtered);
         assert_eq!(filtered.get("flood_hosts"), 0.0);
+    }
+
+    #[test]
+    fn the_figures_are_those_of_the_report_and_both_directions_have_their_sums() {
+        let traffic = traffic(500);
+        let report = report([&traffic].into_iter(), Counted::All).unwrap();
+        let of = |direction| sample(&report, direction);
+        let [to_server, to_client, both] =
+            [Direction::ToServer, Direction::ToClient, Direction::Both].map(of);
+        let figures = &report.directions[0];
+        assert_eq!(
+            to_server.get("packet_rtx"),
+            figures.packet_rtx_probability.unwrap()
+        );
+        assert_eq!(
+            to_server.get("syn_share_of_rtx"),
+            figures.syn_share_of_rtx.unwrap()
+        );
+        assert_eq!(to_server.get("delay_with_syn_loss_ms").round(), 10.0);
+        let packets = to_server.get("packets") + to_client.get("packets");
+        assert_eq!(both.get("packets"), packets);
+        assert_eq!(both.get("syn_rtx"), 50.0 / (550.0 + 500.0));
+        assert_eq!(both.get("packet_rtx"), 50.0 / packets);
     }
 
     #[test]

@@ -118,6 +118,8 @@ enum Direction {
     ToServer,
     /// To them
     ToClient,
+    /// Their sum: what each direction of a link has that as many connections open from one side as from the other
+    Both,
 }
 
 impl Flags for Args {
@@ -140,7 +142,7 @@ const COUNTED: [Counted; 4] = [
     Counted::Flood,
     Counted::Filtered,
 ];
-const DIRECTIONS: [Direction; 2] = [Direction::ToServer, Direction::ToClient];
+const DIRECTIONS: [Direction; 3] = [Direction::ToServer, Direction::ToClient, Direction::Both];
 
 /// Samples by case.
 type Round = BTreeMap<Parameters, Sample>;
@@ -397,11 +399,11 @@ impl Experiment for TraceLinks {
             ("uploads", "{uploads}"),
             ("counted", "{counted}"),
             ("direction", "{direction}"),
-            ("connections", "{connections|n}"),
+            ("SYNs and SYN/ACKs", "{syns|n}"),
+            ("sent again", "{syn_rtx|%1}"),
             ("packets sent again", "{packet_rtx|%1}"),
-            ("SYNs, of these", "{syn_share_of_rtx|%1}"),
-            ("SYNs sent again", "{syn_rtx|%1}"),
-            ("over packets", "{syn_over_packet|.1}"),
+            ("SYNs over packets", "{syn_over_packet|.1}"),
+            ("SYNs, of all sent again", "{syn_share_of_rtx|%1}"),
             ("delay ms", "{rtx_delay_ms|n}"),
             ("a SYN lost", "{delay_with_syn_loss_ms|n}"),
             ("none lost", "{delay_without_syn_loss_ms|n}"),
@@ -426,8 +428,8 @@ fn claims_of(case: &Case) -> Vec<Claim> {
             "flood_hosts",
             |hosts| hosts.range == (1.0, 1.0),
         )],
-        ("all", "to-server") => vec![Claim::about(
-            "SYNs to servers are sent again more often than packets on the whole",
+        ("all", "both") => vec![Claim::about(
+            "SYNs and SYN/ACKs are sent again more often than packets on the whole",
             case,
             "syn_over_packet",
             |times| times.median > 1.0,
