@@ -256,6 +256,46 @@ fn a_crowd_is_refused_by_each_guard_in_its_own_way() {
 }
 
 #[test]
+fn a_capture_of_a_congested_link_has_all_its_packets_and_the_filter_finds_the_flood_in_it() {
+    if !needs::root("an emulated link") {
+        return;
+    }
+    let entry = experiments::find("trace-links").unwrap();
+    let [folder, captures] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let flags = format!("{} --keep {}", entry.quick, captures.path().display());
+    let results = run(entry, &flags, folder.path(), None).unwrap();
+    let of = |counted: &str| {
+        let case = results.case([("counted", counted), ("direction", "to-server")]);
+        // It would if the capture lacked a packet.
+        assert_eq!(case.flaw, None);
+        ["connections", "packets", "flood_hosts"].map(|metric| case.median(metric))
+    };
+    let [connections, packets, _] = of("all");
+    assert!(connections > 10.0 && packets > 4.0 * connections);
+    assert_eq!(of("flood"), [connections + 1000.0, packets + 1000.0, 0.0]);
+    assert_eq!(of("filtered"), [connections, packets, 1.0]);
+    assert_eq!(std::fs::read_dir(captures.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn the_syns_of_the_kernel_and_of_the_lab_are_seen_when_they_come() {
+    if !needs::root("a network namespace") {
+        return;
+    }
+    let entry = experiments::find("syn-timeouts").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let flags = "--seconds 4 --clients linux-before-6.5,lab";
+    let results = run(entry, flags, folder.path(), None).unwrap();
+    for client in ["linux-before-6.5", "lab"] {
+        let case = results.case([("client", client)]);
+        let waits = ["wait_1_s", "wait_2_s"].map(|metric| case.median(metric));
+        // A time-out is never early. How late it is depends on the machine.
+        assert!(waits[0] > 0.9 && waits[1] > 1.9, "{client}: {waits:?}");
+        assert_eq!(case.median("within_10_s"), 2.0, "{client}");
+    }
+}
+
+#[test]
 fn a_reader_that_has_closed_the_pipe_is_no_error() {
     let results = concat!(
         env!("CARGO_MANIFEST_DIR"),

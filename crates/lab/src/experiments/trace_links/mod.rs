@@ -39,7 +39,7 @@ pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
 .source("BHD18 Section III: Figures 1 and 2, Tables I and II")
 .flags(
     "--seconds 240 --rounds 6",
-    "--seconds 4 --traffic real --uploads all --links 1",
+    "--seconds 4 --traffic real --uploads all --links 1 --rounds 1",
 )];
 
 /// Connections may be sent again so long after the last one has begun, s. What is open then is cut off, as by the end of any
