@@ -7,7 +7,6 @@ use std::sync::Arc;
 use weir_trace::{Figures, Merge, Options, Report, Source, Tracker};
 use weir_wire::{Capture, Endpoint, Segment, Writer, compose, flag};
 
-use super::Direction;
 use crate::error::{Context, Error, Result};
 use crate::run::results::Sample;
 
@@ -37,6 +36,17 @@ impl Counted {
             ..Options::default()
         }
     }
+}
+
+/// A direction of a capture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Direction {
+    /// From the ends that open connections
+    ToServer,
+    /// To them
+    ToClient,
+    /// Their sum: what each direction of a link has that as many connections open from one side as from the other
+    Both,
 }
 
 /// A pcap file in memory, and its name.
@@ -86,7 +96,7 @@ const WINDOW: u16 = 64_240;
 /// at equal distances from a time to another, ns since 1970.
 ///
 /// # Errors
-/// None that memory does not have.
+/// It cannot be written into memory.
 pub fn flood(syns: u32, from_ns: u64, to_ns: u64) -> Result<Pcap> {
     let what = "cannot write the flood's capture";
     let mut writer = Writer::new(Vec::new(), u32::from(u16::MAX)).context(what)?;

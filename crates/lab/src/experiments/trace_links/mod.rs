@@ -29,7 +29,7 @@ use crate::run::experiment::{
     Beside, Entry, Experiment, Flags, Program, Turn, check_seconds, word,
 };
 use crate::run::results::{Case, Claim, Facts, Parameters, Results, Sample, Show, parameters};
-use analysis::{Counted, Pcap};
+use analysis::{Counted, Direction, Pcap};
 
 /// The experiment.
 pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
@@ -109,17 +109,6 @@ pub enum Uploads {
     Half,
     /// Those with an upload
     All,
-}
-
-/// A direction of a capture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Direction {
-    /// From the ends that open connections
-    ToServer,
-    /// To them
-    ToClient,
-    /// Their sum: what each direction of a link has that as many connections open from one side as from the other
-    Both,
 }
 
 impl Flags for Args {
