@@ -14,7 +14,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, socko
 use nix::sys::time::TimeSpec;
 use nix::unistd::Pid;
 use weir_lab::error::{Context, Result};
-use weir_lab::link::{Emulated, FIRST, Spec, far, near};
+use weir_lab::link::{Emulated, FIRST, Lanes, Spec, far, near};
 use weir_lab::{cpu, sys};
 use weir_sim::aqm::{Discipline, Setup};
 use weir_sim::{LinkSpec, Loss};
@@ -286,6 +286,7 @@ fn measure(bits_per_s: f64) -> Measured {
     let spec = Spec {
         down: direction(bits_per_s),
         up: direction(bits_per_s),
+        lanes: Lanes::Shared,
         ecn: false,
         seed: 1,
     };

@@ -16,7 +16,7 @@ use super::sim::{BURST, Traffic, Upload, claims, groups_of, sample};
 use crate::error::Result;
 use crate::link::hosts::{Servers, carry_out};
 use crate::link::report::Report;
-use crate::link::{self, Emulated};
+use crate::link::{self, Emulated, Lanes};
 use crate::run::experiment::{
     Beside, Entry, Experiment, Flags, Program, Turn, check_seconds, chosen, parsed, word,
 };
@@ -184,6 +184,7 @@ fn over_link(scenario: &Scenario, connections: &[Spec], seed: u64) -> Result<Sam
     let link = Emulated::start(link::Spec {
         down: scenario.down,
         up: scenario.up,
+        lanes: Lanes::Shared,
         ecn: scenario.tcp.ecn,
         seed,
     })?;

@@ -12,7 +12,7 @@ use weir_sim::{Kind, LinkSpec, Loss, Plan};
 
 use super::hosts::{self, Servers};
 use super::report::Report;
-use super::{Emulated, FIRST, Spec, far, near};
+use super::{Emulated, FIRST, Lanes, Spec, far, near};
 use crate::error::{Context, Error, Result};
 use crate::experiments::sim::{Traffic, sample};
 use crate::interrupt;
@@ -91,7 +91,7 @@ fn rate(text: &str) -> std::result::Result<u64, String> {
     }
 }
 
-fn delay(text: &str) -> std::result::Result<Duration, String> {
+pub(crate) fn delay(text: &str) -> std::result::Result<Duration, String> {
     let delay = parse_duration(text)?;
     match delay <= LONGEST_DELAY {
         true => Ok(delay),
@@ -100,7 +100,7 @@ fn delay(text: &str) -> std::result::Result<Duration, String> {
 }
 
 /// `1%`, or with the share behind a lost packet `1%/30%`.
-fn loss(text: &str) -> std::result::Result<Loss, String> {
+pub(crate) fn loss(text: &str) -> std::result::Result<Loss, String> {
     let share = |text: &str| {
         let number = text.strip_suffix('%')?.trim().parse::<f64>().ok()?;
         (0.0..=100.0).contains(&number).then_some(number / 100.0)
@@ -135,6 +135,7 @@ impl Args {
                 self.up_delay.unwrap_or(self.delay),
                 self.up_loss.unwrap_or(self.loss),
             ),
+            lanes: Lanes::Shared,
             ecn: self.ecn,
             seed: self.seed,
         }

@@ -6,7 +6,7 @@
 //!                           [ link0 ]◀─ down: queue, rate, delay, loss ───[ link0 ]
 //! ```
 //!
-//! Each `link0` is a TUN device, and one thread carries packets between the two ([`engine`]). Queue, rate, delay and loss
+//! Each `link0` is a TUN device, and one thread carries packets between the two ([`carrier`], [`engine`]). Queue, rate, delay and loss
 //! of a direction are the [`weir_sim::link::Link`] of the simulation, so the disciplines are those of
 //! `weir_sim::aqm`; only clock and packets are real ([`packet`]). All addresses of a side's range are its own, so that
 //! clients and servers of any number need no setting up.
@@ -15,35 +15,45 @@
 //! removed by the next one ([`crate::netns::sweep_stale`]).
 
 pub mod capture;
+pub mod carrier;
 pub mod command;
+mod direction;
 mod engine;
 pub mod hosts;
 mod packet;
 pub mod report;
 
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use weir_sim::LinkSpec;
 
 use crate::bed::{Tap, Tun};
-use crate::error::{Context, Result};
+use crate::error::Result;
 use crate::netns::{self, Netns};
-use engine::{Direction, Engine};
+use carrier::Carrier;
 use report::Report;
 
 /// The device of either side.
 const DEVICE: &str = "link0";
 /// Packets that the kernel holds for the engine while it does something else: many, since the link's own queue is where
 /// packets shall be lost.
-const DEVICE_QUEUE_PACKETS: u32 = 10_000;
+pub const DEVICE_QUEUE_PACKETS: u32 = 10_000;
 /// Address bits of a side's range.
 const HOST_BITS: u32 = 22;
 /// The ranges of the two sides.
 const NEAR: u32 = Ipv4Addr::new(10, 64, 0, 0).to_bits();
 const FAR: u32 = Ipv4Addr::new(10, 128, 0, 0).to_bits();
+
+/// What the packets of a direction share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Lanes {
+    /// All have one queue, one rate, and one state of the losses.
+    #[default]
+    Shared,
+    /// Those of each connection (addresses and ports) have their own, as if each came by a modem of its own (RR02,
+    /// Section 3.2).
+    Each,
+}
 
 /// The two directions of a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,6 +62,8 @@ pub struct Spec {
     pub down: LinkSpec,
     /// From the near side to the far one.
     pub up: LinkSpec,
+    /// What their packets share.
+    pub lanes: Lanes,
     /// The near and the far side ask for ECN.
     pub ecn: bool,
     /// Seed of everything random in the link.
@@ -74,15 +86,12 @@ pub const FIRST: u32 = 1 << (u32::BITS - HOST_BITS);
 /// A link at work, and its two sides.
 #[derive(Debug)]
 pub struct Emulated {
+    /// Ends first.
+    carrier: Carrier,
     /// The side behind the slow link.
     pub near: Netns,
     /// The side of the servers.
     pub far: Netns,
-    spec: Spec,
-    stop: Arc<EventFd>,
-    thread: Option<JoinHandle<Result<()>>>,
-    /// What the thread has counted, when it has ended.
-    counted: Arc<Mutex<Report>>,
 }
 
 impl Emulated {
@@ -99,61 +108,24 @@ impl Emulated {
         }
         let (near_side, near_device) = side("near", NEAR, "fd64::1", spec.ecn)?;
         let (far_side, far_device) = side("far", FAR, "fd80::1", spec.ecn)?;
-        let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
-        let stop = Arc::new(stop.context("cannot create an eventfd")?);
-        let directions = [
-            Direction::new(spec.down, spec.seed ^ 0x5bd1_e995),
-            Direction::new(spec.up, spec.seed ^ 0x1b87_3593),
-        ];
-        let counted = Arc::new(Mutex::new(Report::default()));
-        let engine = Engine {
-            devices: [near_device, far_device],
-            directions,
-            stop: Arc::clone(&stop),
-            counted: Arc::clone(&counted),
-        };
-        let thread = std::thread::Builder::new().name("weir-link".into());
-        let thread = thread.spawn(move || engine.run());
         Ok(Emulated {
+            carrier: Carrier::start([near_device, far_device], spec)?,
             near: near_side,
             far: far_side,
-            spec,
-            stop,
-            thread: Some(thread.context("cannot start a thread")?),
-            counted,
         })
     }
 
     /// What it is.
     pub fn spec(&self) -> &Spec {
-        &self.spec
+        self.carrier.spec()
     }
 
     /// Ends it, and gives what it has counted.
     ///
     /// # Errors
     /// The link could not go on carrying packets; the cause says why.
-    pub fn stop(mut self) -> Result<Report> {
-        self.end()?;
-        let counted = self.counted.lock();
-        Ok(counted.unwrap_or_else(PoisonError::into_inner).clone())
-    }
-
-    fn end(&mut self) -> Result<()> {
-        let _ = self.stop.write(1);
-        match self.thread.take().map(JoinHandle::join) {
-            None => Ok(()),
-            Some(Ok(ended)) => ended,
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
-        }
-    }
-}
-
-impl Drop for Emulated {
-    fn drop(&mut self) {
-        let _ = self.stop.write(1);
-        // A failure of it is reported by stop().
-        let _ = self.thread.take().map(JoinHandle::join);
+    pub fn stop(self) -> Result<Report> {
+        self.carrier.stop()
     }
 }
 

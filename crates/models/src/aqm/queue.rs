@@ -95,6 +95,25 @@ impl Stats {
     }
 }
 
+impl std::iter::Sum for Stats {
+    fn sum<I: Iterator<Item = Stats>>(all: I) -> Stats {
+        let both = |a: Count, b: Count| Count {
+            packets: a.packets + b.packets,
+            bytes: a.bytes + b.bytes,
+        };
+        all.fold(Stats::default(), |sum, one| Stats {
+            received: both(sum.received, one.received),
+            sent: both(sum.sent, one.sent),
+            dropped_full: sum.dropped_full + one.dropped_full,
+            dropped_early: sum.dropped_early + one.dropped_early,
+            dropped_delay: sum.dropped_delay + one.dropped_delay,
+            marked: sum.marked + one.marked,
+            high: sum.high + one.high,
+            demoted: sum.demoted + one.demoted,
+        })
+    }
+}
+
 /// Counts a packet that is dropped, and hands it over.
 pub fn discard<P, H: Hooks<P>>(stats: &mut Stats, hooks: &mut H, packet: P, cause: Cause) {
     match cause {
