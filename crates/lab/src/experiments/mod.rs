@@ -13,6 +13,7 @@ pub mod pools;
 pub mod proxy_bench;
 pub mod proxy_delay;
 pub mod proxy_idle;
+pub mod proxy_lossy;
 pub mod proxy_matrix;
 pub mod proxy_mixed;
 pub mod proxy_slow;
@@ -51,6 +52,7 @@ const REGISTRY: &[&[Entry]] = &[
     proxy_bench::ENTRIES,
     proxy_delay::ENTRIES,
     proxy_mixed::ENTRIES,
+    proxy_lossy::ENTRIES,
     proxy_idle::ENTRIES,
     proxy_slow::ENTRIES,
     proxy_matrix::ENTRIES,

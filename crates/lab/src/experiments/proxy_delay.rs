@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::proxy::bed::{LINK_MBIT, Link, Receive};
-use crate::proxy::clients::{Ask, Load, Span, Style};
+use crate::proxy::clients::{Ask, Load, PATIENCE, Span, Style};
 use crate::proxy::contender::{Contender, ProxyMode};
 use crate::proxy::rig::{Plan, Rig};
 use crate::proxy::size::Size;
@@ -128,6 +128,7 @@ impl Experiment for Delay {
             ask: Ask::plain(size.0, Style::KeepAlive),
             connections: 1,
             rate_per_s: None,
+            patience: PATIENCE,
         };
         let span = Span {
             warm_up: Duration::ZERO,

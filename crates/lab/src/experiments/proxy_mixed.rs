@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::proxy::bed::{Link, Receive};
-use crate::proxy::clients::{Ask, Load, Span, Style, Way};
+use crate::proxy::clients::{Ask, Load, PATIENCE, Span, Style, Way};
 use crate::proxy::contender::{Contender, ProxyMode, ProxyProgram};
 use crate::proxy::rig::{Plan, Rig, Seen, origin_address};
 use crate::proxy::size::Size;
@@ -419,6 +419,7 @@ impl SideLoad {
             },
             connections: ((self.connections as f64 * share).round() as usize).max(1),
             rate_per_s: self.rate_per_s.map(|rate| rate * share),
+            patience: PATIENCE,
         }
     }
 

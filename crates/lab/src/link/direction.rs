@@ -225,7 +225,6 @@ fn broken(what: &str, error: Errno) -> Error {
     Error::failed(format!("the emulated link cannot {what}"), error)
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

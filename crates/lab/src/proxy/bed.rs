@@ -49,7 +49,8 @@ use crate::sys::{self, Offload};
 pub const FRONT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// The clients' address.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const BACK: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+/// The proxy's address for the origin.
+pub(super) const BACK: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 /// The origin's address.
 pub const ORIGIN: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
 
@@ -130,12 +131,7 @@ impl Bed {
             layout,
         };
         for netns in [&bed.client, &bed.proxy, &bed.origin] {
-            netns.set_sysctl("net.core.somaxconn", "65535")?;
-            netns.set_sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
-            // Else a contender's connections would begin with what the kernel has learnt from another's.
-            netns.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
-            // Its own packets would start the polling of a device on a wrong CPU.
-            netns.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
+            prepare(netns)?;
         }
         bed.connect("front", &bed.client, [FRONT, CLIENT])?;
         bed.connect("back", &bed.origin, [BACK, ORIGIN])?;
@@ -238,6 +234,16 @@ impl Received {
             dropped: self.dropped - earlier.dropped,
         }
     }
+}
+
+/// Settings of a namespace of a bed.
+pub(super) fn prepare(netns: &Netns) -> Result<()> {
+    netns.set_sysctl("net.core.somaxconn", "65535")?;
+    netns.set_sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
+    // Else a contender's connections would begin with what the kernel has learnt from another's.
+    netns.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
+    // Its own packets would start the polling of a device on a wrong CPU.
+    netns.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1")
 }
 
 /// The Ethernet address of a device with this IP address.

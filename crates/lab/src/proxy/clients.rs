@@ -20,8 +20,8 @@ use crate::poll::{EDGES, Poll};
 
 pub use super::connection::{Ask, Style, Way};
 
-/// Without any reply for so long, the proxy is stuck.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Without any reply for so long, a proxy on fast links is stuck.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// One reply in so many is compared byte by byte, besides the first ones.
 const THOROUGH_EVERY: u64 = 101;
 
@@ -36,6 +36,8 @@ pub struct Load {
     pub connections: usize,
     /// Requests/s of all connections together; `None`: as fast as the replies come.
     pub rate_per_s: Option<f64>,
+    /// Without any reply for so long, the proxy is stuck.
+    pub patience: Duration,
 }
 
 /// When it is measured.
@@ -57,7 +59,9 @@ pub enum Rest<'a> {
 }
 
 /// Clients with a rate have turns that no event tells of.
-const LONGEST_SLEEP_MS: u8 = 1;
+const LONGEST_SLEEP_PACED_MS: u8 = 1;
+/// Without a rate only the end of a window is not told of.
+const LONGEST_SLEEP_MS: u8 = 10;
 
 /// What came of a load, inside the window.
 #[derive(Debug)]
@@ -129,6 +133,11 @@ fn turn_until(
     all: Option<&Epoll>,
     others: &mut impl FnMut() -> Result<usize>,
 ) -> Result<Duration> {
+    let is_paced = kinds.iter().any(|clients| clients.pace.is_some());
+    let sleep_ms = match is_paced {
+        true => LONGEST_SLEEP_PACED_MS,
+        false => LONGEST_SLEEP_MS,
+    };
     let mut idle = Duration::ZERO;
     let mut begun = Instant::now();
     while begun < end {
@@ -139,7 +148,7 @@ fn turn_until(
         if let (0, Some(all)) = (events, all) {
             let mut event = [EpollEvent::empty(); 1];
             // Whatever it says, the next turn looks.
-            let _ = all.wait(&mut event, EpollTimeout::from(LONGEST_SLEEP_MS));
+            let _ = all.wait(&mut event, EpollTimeout::from(sleep_ms));
         }
         let now = Instant::now();
         if events == 0 {
@@ -292,7 +301,7 @@ impl<'a> Clients<'a> {
     fn check_progress(&self) -> Result<()> {
         interrupt::check()?;
         let silence = self.last_reply.elapsed();
-        if silence < PATIENCE {
+        if silence < self.load.patience {
             return Ok(());
         }
         Err(Error::failed(

@@ -12,9 +12,10 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::Serialize;
 
-use super::bed::{Bed, FRONT};
+use super::bed::FRONT;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
+use crate::netns::Netns;
 use crate::process::{self, Holdings, Usage};
 use crate::program;
 use crate::server::{LISTEN, sockets_in_state};
@@ -216,6 +217,9 @@ impl Contender {
             if let (Some(size), ProxyMode::Http | ProxyMode::Forward) = (setting.cache, mode) {
                 command.args(["--cache", size]);
             }
+            if let Some(time) = setting.connect_timeout {
+                command.args(["--connect-timeout", time]);
+            }
             command
         };
         let modes = (0..setting.processes).flat_map(|_| setting.modes);
@@ -269,6 +273,8 @@ pub struct Setting<'a> {
     pub capacity: Capacity,
     /// Memory for replies that weir keeps, as `--cache` takes it.
     pub cache: Option<&'a str>,
+    /// How long weir waits for a connection to the origin, as `--connect-timeout` takes it; `None`: its default.
+    pub connect_timeout: Option<&'a str>,
 }
 
 /// How HAProxy divides the 20 000 descriptors that a process has on the test machines.
@@ -305,8 +311,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it in front of an origin and waits until it listens in these modes.
-    pub fn start(bed: &Bed, contender: Contender, setting: &Setting) -> Result<Running> {
+    /// Starts it in front of an origin, in this namespace and on this CPU, and waits until it listens in these modes.
+    pub fn start(
+        proxy: &Netns,
+        cpu: usize,
+        contender: Contender,
+        setting: &Setting,
+    ) -> Result<Running> {
         let directory = tempfile::Builder::new()
             .prefix("weir-lab-proxy-")
             .tempdir()
@@ -318,9 +329,9 @@ impl Running {
             directory,
         };
         for command in commands {
-            running.spawn(bed, command)?;
+            running.spawn(proxy, cpu, command)?;
         }
-        running.wait_until_listening(bed, setting)?;
+        running.wait_until_listening(proxy, setting)?;
         Ok(running)
     }
 
@@ -354,7 +365,7 @@ impl Running {
         process::members(&groups)
     }
 
-    fn spawn(&mut self, bed: &Bed, mut command: Command) -> Result<()> {
+    fn spawn(&mut self, proxy: &Netns, cpu: usize, mut command: Command) -> Result<()> {
         let stderr = self.directory.path().join("stderr");
         let stderr = File::options()
             .create(true)
@@ -367,7 +378,7 @@ impl Running {
             .stderr(stderr)
             .process_group(0);
         // The child inherits namespace and CPU from the thread that starts it.
-        let child = bed.proxy.run_on(Some(bed.layout.server_cpu), || {
+        let child = proxy.run_on(Some(cpu), || {
             let name = command.get_program().to_string_lossy().into_owned();
             command.spawn().map_err(|cause| {
                 Error::failed(format!("cannot start {name}"), cause)
@@ -378,11 +389,11 @@ impl Running {
         Ok(())
     }
 
-    fn wait_until_listening(&mut self, bed: &Bed, setting: &Setting) -> Result<()> {
+    fn wait_until_listening(&mut self, proxy: &Netns, setting: &Setting) -> Result<()> {
         let begun = Instant::now();
         for &mode in setting.modes {
             let port = self.contender.port(mode);
-            let listening = || bed.proxy.run(|| sockets_in_state(LISTEN, Some(port)));
+            let listening = || proxy.run(|| sockets_in_state(LISTEN, Some(port)));
             while listening()? < setting.processes {
                 self.check_alive()?;
                 interrupt::check()?;
@@ -446,6 +457,7 @@ mod tests {
             processes: 1,
             capacity: Capacity::BUSY,
             cache: None,
+            connect_timeout: None,
         };
         for contender in Contender::value_variants() {
             let name = match contender.program() {

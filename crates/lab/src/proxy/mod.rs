@@ -8,7 +8,9 @@
 //! - [`watch`]: when packets come to the proxy and go from it;
 //! - [`many`]: clients and origin of more connections than a process may hold;
 //! - [`sockets`]: what the kernel holds for them;
+//! - [`road`]: clients, proxy and origin in a row over emulated slow links that lose packets;
 //! - [`single`]: all of that for one contender with many connections;
+//! - [`sent`]: what the origin has sent, and how often it was acknowledged;
 //! - [`size`]: sizes of bodies;
 //! - [`rig`]: bed, origin, contenders and the meter of the proxy's core, for experiments with load;
 //! - [`contender`]: weir, HAProxy and nginx with the configurations in `experiments/proxy/`.
@@ -22,6 +24,8 @@ pub mod many;
 pub mod origin;
 mod pace;
 pub mod rig;
+pub mod road;
+pub mod sent;
 pub mod single;
 pub mod size;
 pub mod sockets;

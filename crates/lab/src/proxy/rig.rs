@@ -120,8 +120,9 @@ impl Rig {
                 processes: 1,
                 capacity: Capacity::BUSY,
                 cache: plan.cache,
+                connect_timeout: None,
             };
-            Running::start(&bed, contender, &setting)
+            Running::start(&bed.proxy, layout.server_cpu, contender, &setting)
         });
         let contenders = contenders.collect::<Result<_>>()?;
         let meter = IdleMeter::start(layout.server_cpu)?;

@@ -64,9 +64,10 @@ impl SingleProxy {
             processes,
             capacity: Capacity::MANY,
             cache: None,
+            connect_timeout: None,
         };
         Ok(SingleProxy {
-            running: Running::start(&bed, contender, &setting)?,
+            running: Running::start(&bed.proxy, bed.layout.server_cpu, contender, &setting)?,
             processes,
             mode,
             _origins: origins,

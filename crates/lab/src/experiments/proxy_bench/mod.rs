@@ -13,7 +13,7 @@ pub use kind::Kind;
 
 use crate::error::{Error, Result};
 use crate::proxy::bed::{LINK_MBIT, Link, Receive};
-use crate::proxy::clients::{Ask, Load, Span};
+use crate::proxy::clients::{Ask, Load, PATIENCE, Span};
 use crate::proxy::contender::{Contender, ProxyMode};
 use crate::proxy::rig::{Plan, Rig};
 use crate::proxy::size::Size;
@@ -245,6 +245,7 @@ impl Experiment for Bench {
             ask: Ask::plain(parsed::<Size>(case, "size")?.0, kind.style()),
             connections: parsed(case, "clients")?,
             rate_per_s: self.args.rate,
+            patience: PATIENCE,
         };
         let span = Span {
             warm_up: Duration::from_secs_f64(self.args.warm_up),
