@@ -423,6 +423,7 @@ fn compare(round: &mut [(Parameters, Sample)]) {
             let ratios = [
                 ("cpu_of_copy", of_copy("cpu_us")),
                 ("mean_of_copy", of_copy("mean_ms")),
+                ("timeouts_of_copy", of_copy("timeouts")),
             ];
             sample.add(ratios);
         }
@@ -554,7 +555,9 @@ mod tests {
         let Between::Proxy { front, back } = args.between(Way::Weir, loss, 1) else {
             panic!("no proxy");
         };
-        for way in [|spec: link::Spec| spec.down, |spec| spec.up] {
+        let down = |spec: link::Spec| spec.down;
+        let up = |spec: link::Spec| spec.up;
+        for way in [down as fn(link::Spec) -> LinkSpec, up] {
             let [direct, front, back] = [direct, front, back].map(way);
             assert_eq!(direct.delay_ns, front.delay_ns + back.delay_ns);
             assert_eq!(direct.loss.first, front.loss.first + back.loss.first);

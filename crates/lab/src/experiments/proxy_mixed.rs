@@ -590,6 +590,7 @@ mod tests {
             user: Duration::ZERO,
             others: Duration::ZERO,
             received: Received::default(),
+            sent: Default::default(),
             cacheable_replies,
             flaw: None,
         };

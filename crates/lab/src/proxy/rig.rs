@@ -14,6 +14,7 @@ use super::bed::{Bed, Link, ORIGIN, Receive, Received};
 use super::clients::{self, Load, Rest, Served, Span};
 use super::contender::{Capacity, Contender, ProxyMode, Running, Setting};
 use super::origin::Origin;
+use super::sent::Sent;
 use super::wire::Wire;
 use crate::bed::Layout;
 use crate::cpu::Spare;
@@ -95,6 +96,8 @@ pub struct Seen {
     pub others: Duration,
     /// What the proxy's stack received and sent inside the window.
     pub received: Received,
+    /// What the origin's stack sent inside the window.
+    pub sent: Sent,
     /// Replies of the origin that a cache may keep, warm-up included.
     pub cacheable_replies: u64,
     /// Why the times of the core do not count.
@@ -183,6 +186,7 @@ impl Rig {
         self.rest()?;
         let (first, last) = outcome.edges;
         let received = last.received?.since(&first.received?);
+        let sent = last.sent?.since(&first.sent?);
         let (first, last) = (first.after, last.before);
         let span = last.at - first.at;
         let in_span = |used: Duration| used.mul_f64(span.as_secs_f64() / whole.as_secs_f64());
@@ -195,6 +199,7 @@ impl Rig {
             user: in_span(used.user),
             others: span.saturating_sub(outcome.idle),
             received,
+            sent,
             cacheable_replies: self.origin.cacheable_replies() - cacheable,
             flaw: unquiet(self.unloaded),
         })
@@ -274,6 +279,7 @@ struct Sample {
 struct Edge {
     before: Sample,
     received: Result<Received>,
+    sent: Result<Sent>,
     after: Sample,
 }
 
@@ -282,6 +288,7 @@ impl Edge {
         Edge {
             before: Sample::take(meter),
             received: bed.received(),
+            sent: Sent::read(&bed.origin),
             after: Sample::take(meter),
         }
     }
