@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
+use super::handshake::{End, Handshake, Kind};
 use super::{body, origin};
 use crate::error::{Context, Error, Result};
 
@@ -46,6 +47,8 @@ pub struct Ask {
     pub way: Way,
     /// Whether a cache may keep the reply.
     pub cacheable: bool,
+    /// Whether each connection begins with an emulated SSL handshake ([`super::handshake`]).
+    pub handshake: bool,
 }
 
 impl Ask {
@@ -56,6 +59,7 @@ impl Ask {
             style,
             way: Way::Known,
             cacheable: false,
+            handshake: false,
         }
     }
 
@@ -91,7 +95,7 @@ impl Ask {
 pub enum Step {
     /// Nothing more can be done until the next event.
     Waiting,
-    /// The connection has been established, its tunnel too.
+    /// The connection has been established, its tunnel too, and the handshake is over.
     Connected,
     /// The reply is complete.
     Replied,
@@ -111,11 +115,12 @@ pub struct Connection {
     thorough: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Connecting,
     /// CONNECT was sent.
     Opening,
+    Shaking(Handshake),
     Idle,
     Head,
     /// Bytes of the body that have come.
@@ -129,6 +134,8 @@ pub struct Scratch {
     /// Body bytes that have come, of complete replies and of others.
     pub received: u64,
     opening: Option<Vec<u8>>,
+    /// Handshakes that have begun, if connections have one.
+    handshakes: Option<u64>,
     request: Vec<u8>,
     buffer: Vec<u8>,
 }
@@ -139,6 +146,7 @@ impl Scratch {
         Scratch {
             received: 0,
             opening: ask.opening().map(String::into_bytes),
+            handshakes: ask.handshake.then_some(0),
             request: ask.request().into_bytes(),
             buffer: vec![0; DISCARD_BYTES],
         }
@@ -228,18 +236,28 @@ impl Connection {
         loop {
             match self.state {
                 State::Connecting if !self.connected()? => return Ok(Step::Waiting),
-                State::Connecting => match &scratch.opening {
-                    Some(opening) => {
+                State::Connecting => {
+                    if let Some(opening) = &scratch.opening {
                         self.send(opening)?;
                         self.state = State::Opening;
+                    } else if self.established(scratch)? {
+                        return Ok(Step::Connected);
                     }
-                    None => return Ok(self.established()),
-                },
+                }
                 State::Opening => match self.receive(&mut scratch.buffer, MsgFlags::empty())? {
                     Some(length) => {
                         check_opening(&scratch.buffer[..length])?;
-                        return Ok(self.established());
+                        if self.established(scratch)? {
+                            return Ok(Step::Connected);
+                        }
                     }
+                    None => return Ok(Step::Waiting),
+                },
+                State::Shaking(_) => match self.receive(&mut scratch.buffer, MsgFlags::empty())? {
+                    Some(length) if self.shake(&scratch.buffer[..length])? => {
+                        return Ok(Step::Connected);
+                    }
+                    Some(_) => {}
                     None => return Ok(Step::Waiting),
                 },
                 State::Idle => return Ok(Step::Waiting),
@@ -271,9 +289,36 @@ impl Connection {
         }
     }
 
-    fn established(&mut self) -> Step {
+    /// The way to the origin stands; whether the first request may go, or else a handshake has begun.
+    fn established(&mut self, scratch: &mut Scratch) -> Result<bool> {
         self.state = State::Idle;
-        Step::Connected
+        let Some(begun) = &mut scratch.handshakes else {
+            return Ok(true);
+        };
+        let mut handshake = Handshake::new(End::Client, Kind::of_connection(*begun));
+        *begun += 1;
+        handshake.send(|message| self.send(message))?;
+        self.state = State::Shaking(handshake);
+        Ok(false)
+    }
+
+    /// Goes on with the handshake after these bytes; whether it is over.
+    fn shake(&mut self, bytes: &[u8]) -> Result<bool> {
+        let State::Shaking(handshake) = &self.state else {
+            return Ok(false);
+        };
+        let mut handshake = handshake.clone();
+        if handshake.take(bytes)? < bytes.len() || bytes.is_empty() {
+            let cause = "the other end sends more, or has ended";
+            return Err(Error::failed("a handshake is wrong", cause));
+        }
+        handshake.send(|message| self.send(message))?;
+        let is_over = handshake.is_over();
+        self.state = match is_over {
+            true => State::Idle,
+            false => State::Shaking(handshake),
+        };
+        Ok(is_over)
     }
 
     fn connected(&self) -> Result<bool> {

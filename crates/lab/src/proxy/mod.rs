@@ -4,6 +4,7 @@
 //! - [`body`]: what is transferred, and how a wrong byte is found;
 //! - [`origin`]: the server behind the proxy;
 //! - [`clients`]: the clients in front of it, [`connection`]: one of theirs;
+//! - [`handshake`]: the messages of an SSL handshake, without SSL;
 //! - [`wire`]: what carries the proxy's replies to them;
 //! - [`watch`]: when packets come to the proxy and go from it;
 //! - [`many`]: clients and origin of more connections than a process may hold;
@@ -20,6 +21,7 @@ pub mod body;
 pub mod clients;
 pub mod connection;
 pub mod contender;
+pub mod handshake;
 pub mod many;
 pub mod origin;
 mod pace;

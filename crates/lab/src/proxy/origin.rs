@@ -1,6 +1,7 @@
 //! The origin: edge-triggered epoll, `GET /BYTES` is answered with that many bytes of
 //! [`super::body`]'s stream, which no cache may keep; the reply to `GET /cacheable/BYTES` may be kept for an hour.
-//! Keep-alive and pipelining; closes first when asked to.
+//! Keep-alive and pipelining; closes first when asked to. Takes part in an emulated SSL handshake ([`super::handshake`])
+//! before a request.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,6 +12,7 @@ use nix::sys::epoll::{Epoll, EpollTimeout};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::body;
+use super::handshake::{End, Handshake, Kind};
 use crate::error::{Context, Result};
 use crate::netns::Netns;
 use crate::poll::{EDGES, INPUT, Poll};
@@ -129,6 +131,7 @@ struct Peer {
     /// What has come and is not yet a whole request.
     received: Vec<u8>,
     reply: Option<Reply>,
+    handshake: Option<Handshake>,
 }
 
 /// A reply on its way out.
@@ -147,6 +150,7 @@ impl Peer {
             stream,
             received: Vec::new(),
             reply: None,
+            handshake: None,
         }
     }
 
@@ -160,6 +164,9 @@ impl Peer {
                     Progress::Wait => return true,
                     Progress::Over => return false,
                 }
+            }
+            if self.shake().is_err() {
+                return false;
             }
             match next_request(&mut self.received) {
                 Ok(Some(reply)) => {
@@ -176,6 +183,35 @@ impl Peer {
                 Progress::Over => return false,
             }
         }
+    }
+
+    /// Goes on with an emulated SSL handshake, or begins one, as far as what has come allows it.
+    fn shake(&mut self) -> Result<()> {
+        if let (None, Some(kind)) = (&self.handshake, self.begun()) {
+            self.handshake = Some(Handshake::new(End::Server, kind));
+        }
+        let Some(handshake) = &mut self.handshake else {
+            return Ok(());
+        };
+        let taken = handshake.take(&self.received)?;
+        self.received.drain(..taken);
+        let stream = &mut self.stream;
+        handshake.send(|message| {
+            let what = "cannot send a message of a handshake";
+            stream.write_all(message).context(what)
+        })?;
+        if handshake.is_over() {
+            self.handshake = None;
+        }
+        Ok(())
+    }
+
+    /// The handshake that has begun with what has come, if it is none's request.
+    fn begun(&self) -> Option<Kind> {
+        self.received
+            .first()
+            .copied()
+            .and_then(Kind::beginning_with)
     }
 
     fn receive(&mut self) -> Progress {

@@ -14,6 +14,8 @@ pub enum Kind {
     Connect,
     /// A new tunnel for each request.
     TunnelConnect,
+    /// The same with an emulated SSL handshake in the tunnel before the request (RR02, Table 3).
+    TunnelSsl,
 }
 
 impl Kind {
@@ -21,7 +23,7 @@ impl Kind {
     pub(super) fn mode(self) -> ProxyMode {
         match self {
             Kind::Get | Kind::Connect => ProxyMode::Http,
-            Kind::Tunnel | Kind::TunnelConnect => ProxyMode::Tunnel,
+            Kind::Tunnel | Kind::TunnelConnect | Kind::TunnelSsl => ProxyMode::Tunnel,
         }
     }
 
@@ -29,7 +31,7 @@ impl Kind {
     pub(super) fn style(self) -> Style {
         match self {
             Kind::Get | Kind::Tunnel => Style::KeepAlive,
-            Kind::Connect | Kind::TunnelConnect => Style::NewConnection,
+            Kind::Connect | Kind::TunnelConnect | Kind::TunnelSsl => Style::NewConnection,
         }
     }
 }
