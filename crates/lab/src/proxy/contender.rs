@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,6 +23,7 @@ use crate::server::{LISTEN, sockets_in_state};
 
 const HAPROXY: &str = include_str!("../../../../experiments/proxy/haproxy.cfg");
 const NGINX: &str = include_str!("../../../../experiments/proxy/nginx.conf");
+const SQUID: &str = include_str!("../../../../experiments/proxy/squid.conf");
 const NGINX_64K: [(&str, &str); 4] = [
     ("{buffering}", "on"),
     ("{buffer_size}", "16k"),
@@ -75,6 +77,8 @@ pub enum Contender {
     #[value(name = "nginx-direct")]
     #[serde(rename = "nginx-direct")]
     NginxDirect,
+    /// Squid without a cache, one process; it has no tunnels to an origin of its own.
+    Squid,
     /// As `weir`, but the program `weir-before` beside this one: put another build there, to measure a change.
     Before,
 }
@@ -88,6 +92,8 @@ pub enum ProxyProgram {
     Haproxy,
     /// nginx.
     Nginx,
+    /// Squid.
+    Squid,
 }
 
 /// What a proxy does with the bytes.
@@ -128,6 +134,7 @@ impl Contender {
             Contender::Haproxy64k => "haproxy-64k",
             Contender::Nginx16k => "nginx-16k",
             Contender::NginxDirect => "nginx-direct",
+            Contender::Squid => "squid",
             Contender::Before => "before",
         }
     }
@@ -139,6 +146,7 @@ impl Contender {
             Weir | Copy | Splice | Sockmap | Before => ProxyProgram::Weir,
             Haproxy | Haproxy32k | Haproxy64k => ProxyProgram::Haproxy,
             Nginx | Nginx16k | NginxDirect => ProxyProgram::Nginx,
+            Squid => ProxyProgram::Squid,
         }
     }
 
@@ -186,6 +194,15 @@ impl Contender {
                 let file = self.configure("nginx", NGINX, setting, directory)?;
                 let arguments = ["-p".as_ref(), directory, "-c".as_ref(), &file];
                 Ok(vec![command("nginx", &arguments)])
+            }
+            ProxyProgram::Squid => {
+                let file = self.configure("squid", SQUID, setting, directory)?;
+                // It writes as user proxy.
+                let permissions = std::fs::Permissions::from_mode(0o777);
+                std::fs::set_permissions(directory, permissions)
+                    .context(format!("cannot open {} to squid", directory.display()))?;
+                let arguments = ["-N".as_ref(), "-f".as_ref(), file.as_path()];
+                Ok(vec![command("squid", &arguments)])
             }
             ProxyProgram::Weir => self.weir_commands(setting),
         }
@@ -240,6 +257,8 @@ impl Contender {
         let text = text
             .replace("{directory}", &directory.display().to_string())
             .replace("{origin}", &setting.origin.to_string())
+            .replace("{origin_host}", &setting.origin.ip().to_string())
+            .replace("{origin_port}", &setting.origin.port().to_string())
             .replace("{http_port}", &self.port(ProxyMode::Http).to_string())
             .replace("{tunnel_port}", &self.port(ProxyMode::Tunnel).to_string())
             .replace("{metrics_port}", &self.metrics_port().to_string())
@@ -464,6 +483,7 @@ mod tests {
                 ProxyProgram::Weir => continue,
                 ProxyProgram::Haproxy => "haproxy",
                 ProxyProgram::Nginx => "nginx",
+                ProxyProgram::Squid => "squid",
             };
             contender.commands(&setting, directory.path()).unwrap();
             let text = std::fs::read_to_string(directory.path().join(name)).unwrap();

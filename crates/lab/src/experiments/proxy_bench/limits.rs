@@ -92,7 +92,9 @@ fn limits(link: Link, kind: Kind, size: Size) -> Vec<Limit> {
             limit("cpu", Rival::Nginx, 0.65),
         ],
         (Kind::Tunnel, _) => &[limit("cpu", Rival::Haproxy, 0.88)],
-        (Kind::Connect | Kind::TunnelConnect, _) => &[limit("cpu", Rival::Better, 0.90)],
+        (Kind::Connect | Kind::TunnelConnect | Kind::TunnelSsl, _) => {
+            &[limit("cpu", Rival::Better, 0.90)]
+        }
     };
     let directions = [
         limit("p99", Rival::Better, 1.0),
@@ -104,7 +106,8 @@ fn limits(link: Link, kind: Kind, size: Size) -> Vec<Limit> {
 
 /// Adds the ratios within a round: weir's quantities over everyone's (`cpu_of_haproxy`), with what the CPU ratio would
 /// be if weir's own code took no time and only the kernel's work for it were left (`kernel_of_haproxy`); everyone's CPU
-/// time over weir's and its copying engine's; and everyone's 99th percentile and replies over weir's.
+/// time over weir's and its copying engine's; and everyone's 99th percentile and replies over weir's. Beside Squid, what
+/// everyone saves against the copying engine as a part of Squid's CPU time (RR02, Figure 12).
 pub fn compare(round: &mut [(Parameters, Sample)]) {
     let all = round.to_vec();
     for (case, sample) in round {
@@ -114,6 +117,17 @@ pub fn compare(round: &mut [(Parameters, Sample)]) {
         };
         let contender = case["contender"].clone();
         let own = sample.get("user_us") / sample.get("cpu_us");
+        let cpu_us = |name: &str| {
+            let one = all
+                .iter()
+                .filter(beside)
+                .find(|(other, _)| other["contender"] == name);
+            one.map(|(_, sample)| sample.get("cpu_us"))
+        };
+        if let (Some(copy_us), Some(squid_us)) = (cpu_us("copy"), cpu_us("squid")) {
+            let saved_us = copy_us - sample.get("cpu_us");
+            sample.add([("saved_of_squid", saved_us / squid_us)]);
+        }
         for (other, of_other) in all.iter().filter(beside) {
             let other = other["contender"].as_str();
             let ratio = |quantity: &str| {
@@ -287,6 +301,14 @@ mod tests {
         assert_eq!(claims(149.0), [Verdict::NotHeld]);
         let without_splice = measured_on("tso", &[("weir", 60.0), ("copy", 60.0)]);
         assert_eq!(check(&without_splice), []);
+    }
+
+    #[test]
+    fn what_is_saved_is_a_part_of_squid_s_time_where_squid_was_measured() {
+        let results = measured(&[("splice", 60.0), ("copy", 80.0), ("squid", 200.0)]);
+        assert_eq!(results.cases[0].median("saved_of_squid"), 0.1);
+        let without = measured(&[("splice", 60.0), ("copy", 80.0)]);
+        assert!(!without.cases[0].metrics.contains_key("saved_of_squid"));
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub struct Args {
         default_value = "1K,4K,10K,20K,33K,48K,64K,128K,1M,16M"
     )]
     pub sizes: Vec<Size>,
-    /// Body sizes of connect and tunnel-connect
+    /// Body sizes of connect, tunnel-connect and tunnel-ssl
     #[arg(long, value_delimiter = ',', default_value = "1K,10K")]
     pub connect_sizes: Vec<Size>,
     /// Clients at a time
@@ -138,6 +138,14 @@ impl Flags for Args {
         if !(0.0..=60.0).contains(&self.warm_up) {
             let what = format!("bad --warm-up {}", self.warm_up);
             return Err(Error::usage(what, "it must be 0 to 60 s"));
+        }
+        let has_tunnels = self
+            .cases
+            .iter()
+            .any(|kind| kind.mode() == ProxyMode::Tunnel);
+        if has_tunnels && self.contenders.contains(&Contender::Squid) {
+            let cause = "squid has no tunnels: leave it out, or ask for get and connect alone";
+            return Err(Error::usage("bad --contenders squid", cause));
         }
         if self.clients.contains(&0) {
             return Err(Error::usage("bad --clients 0", "at least one is needed"));
@@ -197,7 +205,7 @@ impl Experiment for Bench {
         for (link, kind) in of_links {
             let sizes = match kind {
                 Kind::Get | Kind::Tunnel => &args.sizes,
-                Kind::Connect | Kind::TunnelConnect => &args.connect_sizes,
+                Kind::Connect | Kind::TunnelConnect | Kind::TunnelSsl => &args.connect_sizes,
             };
             for size in sizes {
                 for clients in &args.clients {
@@ -242,7 +250,10 @@ impl Experiment for Bench {
             (chosen(case, "contender")?, chosen(case, "kind")?);
         let load = Load {
             target: contender.address(kind.mode()),
-            ask: Ask::plain(parsed::<Size>(case, "size")?.0, kind.style()),
+            ask: Ask {
+                handshake: kind == Kind::TunnelSsl,
+                ..Ask::plain(parsed::<Size>(case, "size")?.0, kind.style())
+            },
             connections: parsed(case, "clients")?,
             rate_per_s: self.args.rate,
             patience: PATIENCE,
@@ -271,6 +282,8 @@ impl Experiment for Bench {
             ("busy_without_load", unloaded),
             ("packets_in", seen.received.packets as f64 / replies),
             ("packets_out", seen.received.sent as f64 / replies),
+            // RR02 Figure 8.
+            ("data_per_ack", seen.sent.per_ack()),
             ("busy", seen.busy.as_secs_f64() / seen.span.as_secs_f64()),
             ("p50_us", quantile(0.5)),
             ("p99_us", quantile(0.99)),
@@ -304,6 +317,7 @@ impl Experiment for Bench {
             ("processes", "{process_us|g3}"),
             ("own code", "{user_us:mean|g3}"),
             ("packets in, out", "{packets_in|.1}, {packets_out|.1}"),
+            ("origin's packets/ACK", "{data_per_ack|.1}"),
             ("/ weir", "{cpu_of_weir|.2}"),
             ("/ copy", "{cpu_of_copy|.2}"),
             ("core busy", "{busy|%}"),
