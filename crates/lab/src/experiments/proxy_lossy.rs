@@ -44,7 +44,7 @@ pub const ENTRIES: &[Entry] = &[Entry::new::<Args>(
 )
 .source("RR02 Section 4.5, Figures 20 and 21; Figure 9")
 .flags(
-    "--sizes 1K,10K,33K,64K,128K --seconds 240 --warm-up 30 --rounds 5",
+    "--sizes 1K,10K,33K,64K,128K --seconds 150 --warm-up 30 --rounds 3",
     "--sizes 1K --losses 2% --ways direct,weir --clients 5 --seconds 3 --warm-up 1 --rounds 1",
 )];
 
