@@ -20,8 +20,9 @@ use crate::show::template::parts;
 
 const SCALES: [Scale; 2] = [Scale::Quick, Scale::Full];
 /// Metrics of experiments of which no results are stored.
-const NOT_STORED: [(&str, &[&str]); 2] = [
+const NOT_STORED: [(&str, &[&str]); 3] = [
     ("bursts", &["false_establishments"]),
+    ("proxy-bench", &["data_per_ack", "saved_of_squid"]),
     ("response-time", &["increase"]),
 ];
 

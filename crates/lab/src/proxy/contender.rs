@@ -43,6 +43,7 @@ const NGINX_DIRECT: [(&str, &str); 4] = [
     ("{tunnel_buffer}", "32k"),
 ];
 const START_LIMIT: Duration = Duration::from_secs(10);
+const END_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(2);
 
 /// A proxy to measure.
@@ -201,8 +202,10 @@ impl Contender {
                 let permissions = std::fs::Permissions::from_mode(0o777);
                 std::fs::set_permissions(directory, permissions)
                     .context(format!("cannot open {} to squid", directory.display()))?;
-                let arguments = ["-N".as_ref(), "-f".as_ref(), file.as_path()];
-                Ok(vec![command("squid", &arguments)])
+                let mut command = command("squid", &["-N".as_ref(), "-f".as_ref(), &file]);
+                // Its shared memory has this name, so that no other Squid of the machine is in its way.
+                command.args(["-n", &format!("weirlab{}", std::process::id())]);
+                Ok(vec![command])
             }
             ProxyProgram::Weir => self.weir_commands(setting),
         }
@@ -428,6 +431,17 @@ impl Running {
         Ok(())
     }
 
+    /// Lets the processes end by themselves, and waits for that.
+    fn ask_to_end(&mut self) {
+        let begun = Instant::now();
+        for child in &mut self.children {
+            let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
+            while begun.elapsed() < END_LIMIT && matches!(child.try_wait(), Ok(None)) {
+                std::thread::sleep(POLL);
+            }
+        }
+    }
+
     fn stderr(&self) -> String {
         let path: PathBuf = self.directory.path().join("stderr");
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -437,6 +451,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // Killed, it would leave its shared memory behind.
+        if self.contender.program() == ProxyProgram::Squid {
+            self.ask_to_end();
+        }
         for child in &mut self.children {
             let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
             let _ = child.wait();

@@ -4,6 +4,7 @@ mod matrix;
 
 /// Tests that judge rates and times: scripts/test runs each of them alone.
 mod measured {
+    mod lossy;
     mod rr02;
     mod scale;
 }

@@ -57,6 +57,26 @@ fn a_reply_costs_packets_and_time_on_each_link() {
 }
 
 #[test]
+fn a_handshake_goes_through_the_tunnel_before_the_request() {
+    if namespace("root").is_none() {
+        return;
+    }
+    let _core = CORE.lock();
+    // Fails if a message of the handshake is not the one that is due.
+    let results = measure(
+        "proxy-bench",
+        "--link mtu --cases tunnel-connect,tunnel-ssl --connect-sizes 1K --contenders copy --clients 8 --seconds 0.3 --rounds 1",
+    );
+    let of = |kind: &str, metric: &str| results.case([("kind", kind)]).median(metric);
+    for kind in ["tunnel-connect", "tunnel-ssl"] {
+        assert!(of(kind, "replies_per_s") > 0.0, "{results:#?}");
+    }
+    // Its messages come in three or four packets.
+    let more = of("tunnel-ssl", "packets_in") - of("tunnel-connect", "packets_in");
+    assert!(more > 2.0, "{results:#?}");
+}
+
+#[test]
 fn packets_are_seen_to_come_and_to_go_in_both_modes() {
     if namespace("root").is_none() {
         return;
