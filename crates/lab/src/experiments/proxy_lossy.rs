@@ -517,7 +517,7 @@ impl Experiment for Lossy {
         ])
         .picture(Picture {
             name: "proxy-lossy".into(),
-            title: "How much sooner replies come through a proxy (RR02 Figure 20)".into(),
+            title: "How many ms sooner replies come through a proxy (RR02 Figure 20)".into(),
             panels: vec![Panel {
                 title: "Origin's link loses {loss}".into(),
                 x_title: "Bytes of a reply".into(),
