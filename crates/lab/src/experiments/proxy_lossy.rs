@@ -53,9 +53,9 @@ const MODEM_BITS_PER_S: (u64, u64) = (56_000, 28_000);
 /// Rate of the link to the origin, bit/s: RR02's Fast Ethernet.
 const FAST_BITS_PER_S: u64 = 100_000_000;
 const ORIGIN_PORT: u16 = 8080;
-/// Links that deliver one packet in a hundred later than this have delays of their own, ms. The delay of a round trip is
-/// 200 and more.
-const LATE_MS: f64 = 10.0;
+/// Links that deliver one packet in a hundred later than this have delays of their own, ms. A modem takes 214 for a full
+/// packet.
+const LATE_MS: f64 = 50.0;
 /// Without any reply for so long, the proxy is stuck: a body of 128 KB takes 20 s, and repeated time-outs a minute.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// weir gives a connection to the origin up after 5 s, unless it is told otherwise. A SYN that is lost is sent again after 1

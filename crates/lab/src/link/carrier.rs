@@ -5,10 +5,10 @@ use std::thread::JoinHandle;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::Spec;
 use super::direction::Direction;
 use super::engine::Engine;
 use super::report::Report;
+use super::spec::Spec;
 use crate::bed::Tap;
 use crate::error::{Context, Result};
 

@@ -11,10 +11,10 @@ use weir_sim::LinkSpec;
 use weir_sim::aqm::{Cause, Hooks, Packet, Stats};
 use weir_sim::link::{Departure, Link};
 
-use super::Lanes;
-use super::engine::Clock;
+use super::clock::Clock;
 use super::packet::Frame;
 use super::report;
+use super::spec::Lanes;
 use crate::bed::Tap;
 use crate::error::{Error, Result};
 

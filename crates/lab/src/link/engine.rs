@@ -7,7 +7,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -15,6 +15,7 @@ use nix::sys::eventfd::EventFd;
 use nix::sys::prctl;
 use nix::sys::time::TimeSpec;
 
+use super::clock::Clock;
 use super::direction::Direction;
 use super::report::Report;
 use crate::bed::Tap;
@@ -25,17 +26,6 @@ use crate::sys;
 const LONGEST: usize = 1 << 16;
 /// A wait at most; what has been counted is made known at least so often.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
-
-/// Nanoseconds since the engine began.
-#[derive(Debug)]
-pub struct Clock(Instant);
-
-impl Clock {
-    /// Now, ns.
-    pub fn now_ns(&self) -> u64 {
-        self.0.elapsed().as_nanos() as u64
-    }
-}
 
 /// All that the thread needs.
 #[derive(Debug)]
@@ -56,7 +46,7 @@ impl Engine {
         // It goes on without either; the statistics show how late it is.
         let _ = sys::run_before_others();
         let _ = prctl::set_timerslack(1);
-        let clock = Clock(Instant::now());
+        let clock = Clock::start();
         let mut buffer = vec![0; LONGEST];
         loop {
             let has_more = self.turn(&clock, &mut buffer)?;

@@ -6,32 +6,33 @@
 //!                           [ link0 ]◀─ down: queue, rate, delay, loss ───[ link0 ]
 //! ```
 //!
-//! Each `link0` is a TUN device, and one thread carries packets between the two ([`carrier`], [`engine`]). Queue, rate, delay and loss
-//! of a direction are the [`weir_sim::link::Link`] of the simulation, so the disciplines are those of
-//! `weir_sim::aqm`; only clock and packets are real ([`packet`]). All addresses of a side's range are its own, so that
-//! clients and servers of any number need no setting up.
+//! Each `link0` is a TUN device, and one thread carries packets between the two ([`carrier`], [`engine`], [`direction`]).
+//! Queue, rate, delay and loss of a direction are the [`weir_sim::link::Link`] of the simulation, so the disciplines are
+//! those of `weir_sim::aqm`; only clock and packets are real ([`packet`]). All addresses of a side's range are its own, so
+//! that clients and servers of any number need no setting up.
 //!
 //! The namespaces, their devices and all that runs in them go with [`Emulated`]. Those of a lab that was killed are
 //! removed by the next one ([`crate::netns::sweep_stale`]).
 
 pub mod capture;
 pub mod carrier;
+mod clock;
 pub mod command;
 mod direction;
 mod engine;
 pub mod hosts;
 mod packet;
 pub mod report;
+mod spec;
 
 use std::net::Ipv4Addr;
-
-use weir_sim::LinkSpec;
 
 use crate::bed::{Tap, Tun};
 use crate::error::Result;
 use crate::netns::{self, Netns};
 use carrier::Carrier;
 use report::Report;
+pub use spec::{Lanes, Spec};
 
 /// The device of either side.
 const DEVICE: &str = "link0";
@@ -43,32 +44,6 @@ const HOST_BITS: u32 = 22;
 /// The ranges of the two sides.
 const NEAR: u32 = Ipv4Addr::new(10, 64, 0, 0).to_bits();
 const FAR: u32 = Ipv4Addr::new(10, 128, 0, 0).to_bits();
-
-/// What the packets of a direction share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Lanes {
-    /// All have one queue, one rate, and one state of the losses.
-    #[default]
-    Shared,
-    /// Those of each connection (addresses and ports) have their own, as if each came by a modem of its own (RR02,
-    /// Section 3.2).
-    Each,
-}
-
-/// The two directions of a link.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spec {
-    /// From the far side to the near one.
-    pub down: LinkSpec,
-    /// From the near side to the far one.
-    pub up: LinkSpec,
-    /// What their packets share.
-    pub lanes: Lanes,
-    /// The near and the far side ask for ECN.
-    pub ecn: bool,
-    /// Seed of everything random in the link.
-    pub seed: u64,
-}
 
 /// The address of the near side with this number; numbers that differ in their upper 22 bits have different ones.
 pub fn near(number: u32) -> Ipv4Addr {

@@ -58,8 +58,8 @@ impl Kind {
 
     /// The one that begins with this byte, if one does.
     pub fn beginning_with(byte: u8) -> Option<Kind> {
-        let all = [Kind::Full, Kind::Abbreviated].into_iter();
-        all.into_iter().find(|kind| kind.byte() == byte)
+        let mut all = [Kind::Full, Kind::Abbreviated].into_iter();
+        all.find(|kind| kind.byte() == byte)
     }
 
     /// What its messages are made of. No request begins with it.

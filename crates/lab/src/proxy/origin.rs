@@ -206,7 +206,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The handshake that has begun with what has come, if it is none's request.
+    /// The handshake that begins with what has come, if it is not a request.
     fn begun(&self) -> Option<Kind> {
         self.received
             .first()
