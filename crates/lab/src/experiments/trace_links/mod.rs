@@ -267,6 +267,7 @@ impl Args {
         let link = Emulated::start(link::Spec {
             down: scenario.down,
             up: scenario.up,
+            lanes: link::Lanes::Shared,
             ecn: false,
             seed,
         })?;
