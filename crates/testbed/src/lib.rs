@@ -32,6 +32,7 @@ pub mod interrupt;
 pub mod needs;
 pub mod netns;
 pub mod pages;
+pub mod paragraphs;
 pub mod process;
 pub mod program;
 pub mod proxy;

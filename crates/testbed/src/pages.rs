@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 use crate::error::{Context, Error, Result};
+use crate::paragraphs::{self, Paragraph};
 
 /// Folders without pages of the project.
 const SKIPPED: [&str; 3] = ["out", "target", "node_modules"];
@@ -24,6 +25,8 @@ pub struct Page {
     pub links: Vec<Text>,
     /// What a link can name behind `#`.
     pub anchors: BTreeSet<String>,
+    /// What is read at a time, in order.
+    pub paragraphs: Vec<Paragraph>,
 }
 
 /// A part of a page.
@@ -68,6 +71,7 @@ impl Page {
             spans: Vec::new(),
             links: Vec::new(),
             anchors: BTreeSet::new(),
+            paragraphs: paragraphs::of(text),
         };
         let mut reader = Reader::default();
         let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH;
@@ -117,8 +121,7 @@ impl Page {
 struct Reader {
     heading: Option<String>,
     section: String,
-    /// How often a heading has given this anchor.
-    given: BTreeMap<String, usize>,
+    anchors: Anchors,
     block: Option<Block>,
 }
 
@@ -173,14 +176,28 @@ impl Reader {
     }
 
     fn end_heading(&mut self, page: &mut Page) {
-        let anchor = anchor(&self.heading.take().unwrap_or_default());
-        let before = self.given.entry(anchor.clone()).or_default();
-        self.section = match *before {
-            0 => anchor,
-            n => format!("{anchor}-{n}"),
-        };
-        *before += 1;
+        self.section = self.anchors.of(&self.heading.take().unwrap_or_default());
         page.anchors.insert(self.section.clone());
+    }
+}
+
+/// The anchors of a page's headings, in order.
+#[derive(Default)]
+pub(crate) struct Anchors {
+    /// How often a heading has given this anchor.
+    given: BTreeMap<String, usize>,
+}
+
+impl Anchors {
+    /// That of the next heading.
+    pub(crate) fn of(&mut self, heading: &str) -> String {
+        let anchor = anchor(heading);
+        let before = self.given.entry(anchor.clone()).or_default();
+        *before += 1;
+        match *before {
+            1 => anchor,
+            n => format!("{anchor}-{}", n - 1),
+        }
     }
 }
 
