@@ -34,7 +34,7 @@ fn keys() -> Vec<Key<Destination>> {
             "How long a record keeps a new connection from the addresses and ports of a closed one: 2 MSL"),
         Key::new("per_socket", field!(Destination, per_socket), flag(),
             "Let applications have single sockets negotiate their TIME-WAIT or not, by setsockopt()")
-            .note("In the whole network namespace, where one listener or destination has it. It makes every setsockopt() of the machine 0.24 µs longer. docs/timewait-details.md says how they ask."),
+            .note("In the whole network namespace, where one listener or destination has it. It makes every setsockopt() of the machine take longer. docs/timewait-details.md says how they ask."),
     ]
 }
 

@@ -80,7 +80,7 @@ fn keys() -> Vec<Key<Listener>> {
         Key::new("per_socket", field!(Listener, per_socket), flag(),
             "Let applications have single sockets negotiate their TIME-WAIT or not, by setsockopt()")
             .since("0.2.0")
-            .note("In the whole network namespace, where one listener or destination has it. It makes every setsockopt() of the machine 0.24 µs longer. docs/timewait-details.md says how they ask."),
+            .note("In the whole network namespace, where one listener or destination has it. It makes every setsockopt() of the machine take longer. docs/timewait-details.md says how they ask."),
         Key::new("reason", field!(Listener, reason), flag(),
             "Put a short text that says why into each RST (RFC 1122, 4.2.2.12)"),
         Key::new("mode", field!(Listener, mode), word(),
