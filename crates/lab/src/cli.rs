@@ -16,7 +16,7 @@ use crate::run::store::{self, Store};
 use crate::show::{
     self, documents,
     format::{WIDTH, wrapped},
-    table,
+    quotes, table,
 };
 
 /// Flags of every experiment.
@@ -340,19 +340,26 @@ fn judged(mut results: Results) -> Result<Results> {
     Ok(results)
 }
 
-/// `weir-lab tables`: the tables in the documents under a folder.
+/// `weir-lab tables`: the tables in the documents under a folder, and what sentences there quote.
 pub fn tables(root: &Path, check: bool) -> Result<()> {
     let changed = documents::update(root, check)?;
     for document in &changed {
         show::print(&format!("{}\n", document.display()));
     }
-    match check && !changed.is_empty() {
-        false => Ok(()),
-        true => Err(Error::failed(
+    if check && !changed.is_empty() {
+        return Err(Error::failed(
             "tables differ from their results",
             format!("{} documents", changed.len()),
         )
-        .hint("weir-lab tables")),
+        .hint("weir-lab tables"));
+    }
+    let differing = quotes::differing(root)?;
+    match differing.is_empty() {
+        true => Ok(()),
+        false => Err(
+            Error::failed("sentences differ from their results", differing.join("\n"))
+                .hint("write these into the pages, or change experiments/quotes.toml"),
+        ),
     }
 }
 

@@ -1,10 +1,11 @@
-//! What people read: numbers ([`mod@format`]), cells ([`template`]), tables ([`table`]), and the tables in the documents
-//! ([`documents`]). All of it is made from results alone.
+//! What people read: numbers ([`mod@format`]), cells ([`template`]), tables ([`table`]), and the tables and the sentences in
+//! the documents ([`documents`], [`quotes`]). All of it is made from results alone.
 
 use std::io::Write as _;
 
 pub mod documents;
 pub mod format;
+pub mod quotes;
 pub mod table;
 pub mod template;
 
