@@ -2,5 +2,6 @@
 //!
 //! The command lines in them are held to the command's own definition beside it (`cli::pages` of the program).
 
+mod numbers;
 mod pages;
 mod recipes;
