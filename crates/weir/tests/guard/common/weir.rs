@@ -116,10 +116,16 @@ impl Bed {
             self.server(),
             &format!("run --config {}", self.config().display()),
         );
-        until("weir run is up", || {
-            (self.status()["running"] == true).then_some(())
-        });
+        until("weir run is up", || self.is_running().then_some(()));
         weir
+    }
+
+    /// Whether weir runs and answers: it has its socket before its programs are loaded, which takes a slow machine longer
+    /// than `weir status` waits.
+    fn is_running(&self) -> bool {
+        let output = self.weir("status --json");
+        let status = || serde_json::from_slice::<Value>(&output.stdout).unwrap();
+        output.status.success() && status()["running"] == true
     }
 
     /// What the last weir in the background has said on its standard error.
