@@ -256,14 +256,15 @@ pub(crate) fn instance(state: &types::spa) -> Instance {
     }
 }
 
-fn put_name<const N: usize>(to: &mut [std::ffi::c_char; N], name: &str) {
+/// `char` of BPF is signed, whatever it is for programs of this architecture.
+fn put_name<const N: usize>(to: &mut [i8; N], name: &str) {
     // One NUL stays.
     for (to, byte) in to[..N - 1].iter_mut().zip(name.bytes()) {
-        *to = byte as std::ffi::c_char;
+        *to = byte as i8;
     }
 }
 
-fn name(bytes: &[std::ffi::c_char]) -> String {
+fn name(bytes: &[i8]) -> String {
     let bytes = bytes.iter().map(|byte| *byte as u8);
     String::from_utf8_lossy(&bytes.take_while(|byte| *byte != 0).collect::<Vec<_>>()).into_owned()
 }
