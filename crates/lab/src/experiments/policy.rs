@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Output, Stdio};
 use std::str::FromStr;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -172,6 +172,20 @@ impl<'a> InForce<'a> {
             .map_or(Ok(()), |weir| weir.process.check_alive())
     }
 
+    /// Runs a weir command, in words, beside `weir protect`.
+    pub fn command(&self, words: &str) -> Result<()> {
+        let what = || format!("`weir {words}` failed");
+        let weir = self.weir.as_ref();
+        let weir = weir.ok_or_else(|| Error::failed(what(), "no `weir protect` is in force"))?;
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let output = weir.command(self.bed, &words)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(Error::failed(what(), said.trim()))
+    }
+
     /// Takes the policy off and returns what weir said; `None` without weir.
     pub fn end(mut self) -> Result<Option<Account>> {
         if let Some(run) = self.run.take() {
@@ -275,13 +289,15 @@ impl Weir {
     }
 
     fn status(&self, bed: &Bed) -> Option<Value> {
-        let mut command = Command::new(&self.program);
-        command.args(["status", "--json"]).stdin(Stdio::null());
-        let output = bed
-            .server
-            .run(|| command.output().context("weir status"))
-            .ok()?;
+        let output = self.command(bed, &["status", "--json"]).ok()?;
         serde_json::from_slice(&output.stdout).ok()
+    }
+
+    fn command(&self, bed: &Bed, words: &[&str]) -> Result<Output> {
+        let mut command = Command::new(&self.program);
+        command.args(words).stdin(Stdio::null());
+        let what = || format!("cannot run `weir {}`", words.join(" "));
+        bed.server.run(|| command.output().context(what()))
     }
 }
 

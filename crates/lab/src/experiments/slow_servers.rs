@@ -39,13 +39,19 @@ pub fn target() -> SocketAddr {
 /// A bed whose clients may have all addresses of [`CLIENTS`].
 pub fn open() -> Result<Bed> {
     let bed = Bed::build(Layout::of_this_machine())?;
-    let clients = CLIENTS.to_string();
-    bed.clients
-        .ip(&["route", "add", "local", &clients, "dev", "lo"])?;
-    bed.server
-        .ip(&["route", "add", &clients, "via", "10.66.1.2"])?;
+    add_clients(&bed, CLIENTS)?;
     bed.server.ip(&["link", "set", "lo", "up"])?;
     Ok(bed)
+}
+
+/// Clients may have these addresses too.
+pub fn add_clients(bed: &Bed, network: Ipv4Net) -> Result<()> {
+    let network = network.to_string();
+    bed.clients
+        .ip(&["route", "add", "local", &network, "dev", "lo"])?;
+    bed.server
+        .ip(&["route", "add", &network, "via", "10.66.1.2"])?;
+    Ok(())
 }
 
 /// Waits until the server has served a client.
