@@ -256,6 +256,27 @@ fn a_crowd_is_refused_by_each_guard_in_its_own_way() {
 }
 
 #[test]
+fn polite_users_are_served_beside_greedy_ones_that_have_a_limit() {
+    let programs = ["nginx", "gunicorn"];
+    if !needs::root("a network namespace") || !needs::programs(&programs) {
+        return;
+    }
+    let weir = program::find_or_build("weir").unwrap();
+    let entry = experiments::find("instead-greedy").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let flags = "--servers pool --guards weir,weir-class,limit-req-each --loads 4+greedy --pool-step 1 --timeout 1";
+    let results = run(entry, flags, folder.path(), Some(weir)).unwrap();
+    let of = |guard: &str, share: &str| results.case([("guard", guard)]).median(share);
+    assert!(of("weir", "refused") > 0.3, "{results:#?}");
+    assert!(of("weir-class", "served") > 0.8, "{results:#?}");
+    for guard in ["weir-class", "limit-req-each"] {
+        let served = of(guard, "greedy_served");
+        assert!(served > 0.0 && served < 0.5, "{guard}: {results:#?}");
+    }
+    assert_eq!(results.claims.len(), 5, "{:#?}", results.claims);
+}
+
+#[test]
 fn a_capture_of_a_congested_link_has_all_its_packets_and_the_filter_finds_the_flood_in_it() {
     if !needs::root("an emulated link") {
         return;

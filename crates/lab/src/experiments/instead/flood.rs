@@ -5,17 +5,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use weir_testbed::wait::Stops;
 
 use crate::bed::{Bed, SERVER_MAC, Tap, Tun};
 use crate::client::packet::{Endpoint, MAX_FRAME_BYTES, Segment, compose, flag};
 use crate::cpu;
 use crate::error::{Context, Result};
+use crate::run::results::Sample;
 
 const DEVICE: &str = "flood0";
 /// SYNs are sent in turns this far apart, so that the crowd's generator has the CPU between them.
 const TURN: Duration = Duration::from_millis(1);
 /// Behind 172.16.0.0.
 const ADDRESSES: u32 = 1 << 20;
+
+/// Share of the flood that was not sent above which a case does not count.
+const MAX_UNSENT_SHARE: f64 = 0.05;
 
 /// A device of its own, so that what the server answers is in no one's way.
 #[derive(Debug)]
@@ -91,6 +96,35 @@ impl Flood {
             Ok(()) | Err(Errno::EAGAIN | Errno::ENOBUFS) => Ok(()),
             error => error.context("cannot write to the flood's device"),
         }
+    }
+}
+
+/// Does the work with a flood beside it. Its result, and the share of the flood that was not sent.
+pub fn beside<T>(flood: Option<&Flood>, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+    let Some(flood) = flood else {
+        return Ok((work()?, 0.0));
+    };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let flooding = scope.spawn(|| flood.run(&stop));
+        let stops = Stops(&stop);
+        let begun = Instant::now();
+        let done = work();
+        let due = begun.elapsed().as_secs_f64() * flood.per_s();
+        drop(stops);
+        let sent = match flooding.join() {
+            Ok(sent) => sent?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        Ok((done?, 1.0 - (sent as f64 / due.max(1.0)).min(1.0)))
+    })
+}
+
+/// Says so if too little of the flood was sent.
+pub fn note_unsent(sample: &mut Sample, unsent: f64) {
+    if unsent > MAX_UNSENT_SHARE && sample.flaw.is_none() {
+        let percent = unsent * 100.0;
+        sample.flaw = Some(format!("{percent:.0} % of the flood was not sent"));
     }
 }
 

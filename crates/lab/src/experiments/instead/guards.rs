@@ -23,8 +23,22 @@ pub enum Guard {
     NftSynproxy,
     /// weir protect, without further settings
     Weir,
+    /// limit-conn, and a limit_conn by address
+    LimitConnEach,
+    /// limit-req, and a limit_req by address
+    LimitReqEach,
+    /// haproxy, and a stick table by address
+    HaproxyEach,
+    /// nft-limit, and a limit by address
+    NftLimitEach,
+    /// nft-connlimit, and a ct count by address
+    NftConnlimitEach,
+    /// weir, and a class with a rate for the greedy addresses
+    WeirClass,
 }
 
+/// What nftables' rules take for a SYN.
+pub const SYN: &str = "tcp flags & (fin | syn | rst | ack) == syn";
 /// Where the server listens if a proxy has its port.
 pub const BEHIND: u16 = 8080;
 /// How long a client may wait for its turn, where a guard can be told: ms.
@@ -70,7 +84,7 @@ impl Guard {
     /// Whether it is a proxy process in front of a server that listens on [`BEHIND`]. nginx limits by itself where it is
     /// the server.
     pub fn is_proxy(self, server_is_nginx: bool) -> bool {
-        match self {
+        match self.for_all() {
             Guard::Haproxy => true,
             Guard::LimitConn | Guard::LimitReq => !server_is_nginx,
             _ => false,
@@ -100,7 +114,7 @@ impl Guard {
 
     /// Sysctls of the server's namespace that are there once conntrack is.
     pub fn conntrack_sysctls(self) -> &'static [(&'static str, &'static str)] {
-        match self {
+        match self.for_all() {
             Guard::NftConnlimit => &[("net.netfilter.nf_conntrack_tcp_timeout_time_wait", "1")],
             Guard::NftSynproxy => &[
                 ("net.netfilter.nf_conntrack_tcp_timeout_time_wait", "1"),
@@ -114,24 +128,12 @@ impl Guard {
 
     /// The ruleset for nft; `None` if it is none of nftables'.
     pub fn nft(self, capacity: Capacity, port: u16) -> Option<String> {
-        const SYN: &str = "tcp flags & (fin | syn | rst | ack) == syn";
         let (rate, burst) = (capacity.rate(), capacity.burst());
-        let input = |rules: &str| {
-            format!(
-                "table inet guard {{
-    chain input {{
-        type filter hook input priority filter; policy accept;
-        {rules}
-    }}
-}}
-"
-            )
-        };
-        match self {
-            Guard::NftLimit => Some(input(&format!(
+        match self.for_all() {
+            Guard::NftLimit => Some(self.nft_input(port, &format!(
                 "tcp dport {port} {SYN} limit rate over {rate}/second burst {burst} packets counter reject with tcp reset"
             ))),
-            Guard::NftConnlimit => Some(input(&format!(
+            Guard::NftConnlimit => Some(self.nft_input(port, &format!(
                 "tcp dport {port} ct state new ct count over {} counter reject with tcp reset",
                 capacity.connections()
             ))),
@@ -153,9 +155,25 @@ impl Guard {
         }
     }
 
+    /// The rule for all in the hook input, behind the one by address.
+    fn nft_input(self, port: u16, for_all: &str) -> String {
+        let (set, each) = self.nft_each(port).unwrap_or_default();
+        format!(
+            "table inet guard {{
+    {set}
+    chain input {{
+        type filter hook input priority filter; policy accept;
+        {each}
+        {for_all}
+    }}
+}}
+"
+        )
+    }
+
     /// nginx's lines for the block http, and for the server: the limit, if it is nginx's.
     fn nginx_limit(self, capacity: Capacity) -> (String, String) {
-        match self {
+        match self.for_all() {
             Guard::LimitConn => (
                 "limit_conn_zone $server_port zone=all:1m; limit_conn_status 503;".into(),
                 format!("limit_conn all {};", capacity.connections()),
@@ -175,6 +193,7 @@ impl Guard {
 /// nginx with one worker: what it serves is in `folder`/www, or behind it.
 pub fn nginx(guard: Guard, capacity: Capacity, port: u16, folder: &str, is_proxy: bool) -> String {
     let (zone, limit) = guard.nginx_limit(capacity);
+    let (zone_each, limit_each) = guard.nginx_each().unwrap_or_default();
     let backlog = guard.backlog();
     let location = match is_proxy {
         true => format!("proxy_pass http://127.0.0.1:{BEHIND};"),
@@ -190,10 +209,11 @@ http {{
     access_log off; sendfile on; keepalive_timeout 65; open_file_cache max=16;
     client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
     uwsgi_temp_path {folder}; scgi_temp_path {folder};
-    {zone}{robots}
+    {zone} {zone_each}
+    {robots}
     server {{
         listen {port} backlog={backlog};
-        location / {{ {limit} {location} }}
+        location / {{ {limit_each} {limit} {location} }}
     }}
 }}
 "
@@ -209,8 +229,9 @@ fn robots() -> String {
 }
 
 /// HAProxy with one thread: as many requests at the server as it works on, the others wait in HAProxy's queue.
-pub fn haproxy(capacity: Capacity, port: u16) -> String {
+pub fn haproxy(guard: Guard, capacity: Capacity, port: u16) -> String {
     let at_once = capacity.at_once;
+    let each = guard.haproxy_each().unwrap_or_default();
     format!(
         "global
     maxconn 8000
@@ -223,7 +244,7 @@ defaults
     timeout server 30s
     timeout queue {WAIT_MS}ms
 frontend web
-    bind :{port} backlog {BACKLOG}
+    bind :{port} backlog {BACKLOG}{each}
     default_backend servers
 backend servers
     server one 127.0.0.1:{BEHIND} maxconn {at_once}
@@ -287,14 +308,18 @@ mod tests {
         assert!(conn.contains("limit_conn all 8;") && conn.contains("127.0.0.1:8080"));
         let req = nginx(Guard::LimitReq, FAST, 80, "/f", false);
         assert!(req.contains("rate=30000r/s;") && req.contains("burst=3000 nodelay;"));
+        let each = nginx(Guard::LimitReqEach, POOL, 80, "/f", true);
+        assert!(each.contains("zone=each burst=5 nodelay;") && each.contains("rate=40r/s;"));
     }
 
     #[test]
     fn haproxy_hands_the_server_what_it_works_on() {
-        let text = haproxy(POOL, 80);
+        let text = haproxy(Guard::Haproxy, POOL, 80);
         assert!(
             text.contains("127.0.0.1:8080 maxconn 4\n") && text.contains("timeout queue 100ms")
         );
+        let each = haproxy(Guard::HaproxyEach, POOL, 80);
+        assert!(each.contains("backlog 511\n    stick-table ") && !text.contains("stick-table"));
     }
 
     #[test]
@@ -313,6 +338,9 @@ mod tests {
                 .unwrap()
                 .contains("synproxy mss 1460")
         );
+        let each = rules(Guard::NftConnlimitEach).unwrap();
+        let (by_address, for_all) = (each.find("count over 1 "), each.find("count over 8 "));
+        assert!(by_address < for_all && by_address.is_some(), "{each}");
         for guard in Guard::value_variants() {
             let name = guard.to_possible_value().unwrap();
             let is_nft = name.get_name().starts_with("nft-");
@@ -320,45 +348,55 @@ mod tests {
         }
     }
 
-    /// The page says PEAK, BURST, CONNECTIONS and AT_ONCE where these lines have numbers.
-    #[test]
-    fn the_page_has_the_lines_that_are_used() {
-        let page = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../experiments/instead/README.md"
-        );
-        let page = std::fs::read_to_string(page).unwrap();
+    /// The lines of a guard that a page has to have.
+    fn lines(guard: Guard) -> Vec<String> {
         let capacity = Capacity {
             per_s: 12_345.0,
             at_once: 77,
         };
-        let mut texts: Vec<String> = Guard::value_variants()
-            .iter()
-            .filter_map(|guard| guard.nft(capacity, 80))
-            .flat_map(|rules| rules.lines().map(str::to_owned).collect::<Vec<_>>())
-            .filter(|line| {
-                ["tcp ", "ct "]
-                    .iter()
-                    .any(|word| line.trim().starts_with(word))
-            })
-            .collect();
-        texts.extend(haproxy(capacity, 80).lines().map(str::to_owned));
-        for guard in [Guard::LimitConn, Guard::LimitReq] {
-            let (zone, limit) = guard.nginx_limit(capacity);
-            texts.extend([zone, limit]);
+        let is_rule = |line: &&str| {
+            let words = ["tcp ", "ct ", "set "];
+            words.iter().any(|word| line.trim().starts_with(word))
+        };
+        let rules = guard.nft(capacity, 80).unwrap_or_default();
+        let mut lines: Vec<String> = rules.lines().filter(is_rule).map(str::to_owned).collect();
+        if guard.for_all() == Guard::Haproxy {
+            lines.extend(haproxy(guard, capacity, 80).lines().map(str::to_owned));
         }
-        assert!(texts.len() > 20, "{texts:?}");
-        for text in texts {
-            let line = text.trim();
-            let line = line.replace("12345", "PEAK").replace("1235", "BURST");
-            let line = line.replace("588", "CONNECTIONS").replace("77", "AT_ONCE");
-            assert!(page.contains(&line), "{line}");
+        for (zone, limit) in [guard.nginx_limit(capacity)]
+            .into_iter()
+            .chain(guard.nginx_each())
+        {
+            lines.extend([zone, limit]);
         }
+        lines.extend(guard.class());
+        lines
+    }
+
+    /// The pages say PEAK, BURST, CONNECTIONS and AT_ONCE where these lines have numbers.
+    #[test]
+    fn the_page_has_the_lines_that_are_used() {
+        let page = |name: &str| {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/instead");
+            std::fs::read_to_string(format!("{folder}/{name}")).unwrap()
+        };
+        let (page, by_address) = (page("README.md"), page("greedy.md"));
+        let mut count = 0;
         for guard in Guard::value_variants() {
+            for text in lines(*guard) {
+                let line = text.trim();
+                let line = line.replace("12345", "PEAK").replace("1235", "BURST");
+                let line = line.replace("588", "CONNECTIONS").replace("77", "AT_ONCE");
+                let is_there =
+                    page.contains(&line) || guard.for_all() != *guard && by_address.contains(&line);
+                assert!(is_there, "{guard:?}: {line}");
+                count += 1;
+            }
             for (name, value) in [guard.sysctls(), guard.conntrack_sysctls()].concat() {
                 assert!(page.contains(&format!("`{name}={value}`")), "{name}");
             }
         }
+        assert!(count > 40, "{count}");
     }
 
     #[test]

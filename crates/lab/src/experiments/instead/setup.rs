@@ -57,10 +57,10 @@ impl Setup {
             Kind::Nginx => nginx_server(folder.path(), guard, capacity, is_proxy)?,
             Kind::Pool => gunicorn(folder.path(), guard, is_proxy)?,
         };
-        let command = match (is_proxy, guard) {
+        let command = match (is_proxy, guard.for_all()) {
             (false, _) => format!("exec {server}"),
             (true, Guard::Haproxy) => {
-                let text = guards::haproxy(capacity, PORT);
+                let text = guards::haproxy(guard, capacity, PORT);
                 let path = put(folder.path(), "haproxy.cfg", &text)?;
                 let haproxy = program("haproxy")?;
                 format!("{server} & exec {haproxy} -db -f {}", path.display())
@@ -172,7 +172,7 @@ pub fn probe(guard: Guard) -> Result<()> {
     };
     match guard.nft(some, PORT) {
         Some(rules) => load(&Netns::create("probe")?, &rules),
-        None if guard == Guard::Haproxy => program("haproxy").map(drop),
+        None if guard.for_all() == Guard::Haproxy => program("haproxy").map(drop),
         None => Ok(()),
     }
 }
@@ -199,7 +199,7 @@ fn load(netns: &Netns, rules: &str) -> Result<()> {
 pub fn policy(guard: Guard) -> Policy {
     Policy {
         label: "weir protect".into(),
-        protection: match guard {
+        protection: match guard.for_all() {
             Guard::Weir => Protection::Weir(Vec::new()),
             _ => Protection::None,
         },
