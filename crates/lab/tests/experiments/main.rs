@@ -3,6 +3,7 @@
 mod toy;
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use clap::FromArgMatches;
 use weir_lab::cli::{self, RunFlags};
@@ -15,6 +16,9 @@ use weir_lab::run::scheduler::steps;
 use weir_lab::run::store::{self, Store};
 use weir_lab::show::table;
 use weir_testbed::{needs, program};
+
+/// Two slow pools at a time take each other's CPU.
+static POOL: Mutex<()> = Mutex::new(());
 
 /// As the registry of `weir-lab`: one line an experiment.
 const REGISTRY: &[&[Entry]] = &[toy::ENTRIES];
@@ -234,6 +238,7 @@ fn a_crowd_is_refused_by_each_guard_in_its_own_way() {
     if !needs::root("a network namespace") || !needs::programs(&programs) {
         return;
     }
+    let _turn = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     let weir = program::find_or_build("weir").unwrap();
     let entry = experiments::find("instead").unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -261,6 +266,7 @@ fn polite_users_are_served_beside_greedy_ones_that_have_a_limit() {
     if !needs::root("a network namespace") || !needs::programs(&programs) {
         return;
     }
+    let _turn = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     let weir = program::find_or_build("weir").unwrap();
     let entry = experiments::find("instead-greedy").unwrap();
     let folder = tempfile::tempdir().unwrap();
