@@ -174,11 +174,14 @@ impl Drop for Weir<'_> {
     }
 }
 
-/// Asks until there is an answer; `None` after [`PATIENCE`].
+/// Beside the load a start of weir takes one slow CPU half a minute (scripts/test-vm).
+const PATIENCE_WITH_WEIR: std::time::Duration = PATIENCE.saturating_mul(3);
+
+/// Asks until there is an answer; `None` after [`PATIENCE_WITH_WEIR`].
 pub fn until<T>(what: &str, answer: impl FnMut() -> Option<T>) -> Option<T> {
-    let found = wait::try_until(PATIENCE, answer);
+    let found = wait::try_until(PATIENCE_WITH_WEIR, answer);
     if found.is_none() {
-        println!("not within {PATIENCE:?}: {what}");
+        println!("not within {PATIENCE_WITH_WEIR:?}: {what}");
     }
     found
 }
