@@ -110,10 +110,8 @@ impl Reader {
                 self.introduction = self.last.take().filter(introduces);
                 self.in_block = true;
             }
-            Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => {
-                if self.heading.is_none() {
-                    self.paragraph(line).links.push(dest_url.to_string());
-                }
+            Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } if self.heading.is_none() => {
+                self.paragraph(line).links.push(dest_url.to_string());
             }
             _ => {}
         }
