@@ -22,6 +22,7 @@
 //! - [`interrupt`]: Ctrl-C ends in order what waits;
 //! - [`error`]: one error for all of it, with what failed on which object.
 
+mod anchors;
 pub mod bed;
 pub mod cgroup;
 pub mod closing;

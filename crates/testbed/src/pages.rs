@@ -1,11 +1,12 @@
 //! The Markdown pages of the repository: what they link to, and the commands and files in them. For the tests that hold
 //! the documentation to the program.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
+use crate::anchors::Anchors;
 use crate::error::{Context, Error, Result};
 use crate::paragraphs::{self, Paragraph};
 
@@ -179,34 +180,6 @@ impl Reader {
         self.section = self.anchors.of(&self.heading.take().unwrap_or_default());
         page.anchors.insert(self.section.clone());
     }
-}
-
-/// The anchors of a page's headings, in order.
-#[derive(Default)]
-pub(crate) struct Anchors {
-    /// How often a heading has given this anchor.
-    given: BTreeMap<String, usize>,
-}
-
-impl Anchors {
-    /// That of the next heading.
-    pub(crate) fn of(&mut self, heading: &str) -> String {
-        let anchor = anchor(heading);
-        let before = self.given.entry(anchor.clone()).or_default();
-        *before += 1;
-        match *before {
-            1 => anchor,
-            n => format!("{anchor}-{}", n - 1),
-        }
-    }
-}
-
-/// The anchor that GitHub gives a heading.
-fn anchor(heading: &str) -> String {
-    let heading = heading.trim().to_lowercase();
-    let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
-    let kept = heading.chars().filter(kept);
-    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 /// The name in `<a name="…">`.

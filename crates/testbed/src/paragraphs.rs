@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use crate::pages::Anchors;
+use crate::anchors::Anchors;
 
 /// A paragraph, an item of a list, or a row of a table. Headings and code blocks are none.
 #[derive(Debug, Default)]
