@@ -1,4 +1,5 @@
-//! The crowd of QUIC clients in short, before the test bed's own servers.
+//! The crowd of QUIC clients in short, before the test bed's own servers. Alone: it begins with a search for their peak, and beside
+//! other work the crowd of four times that is none.
 
 use weir_lab::cli;
 use weir_testbed::needs;
