@@ -268,68 +268,65 @@ fn is_generated(page: &Path) -> bool {
     text.contains("<!-- Made by `")
 }
 
+/// Those of the numbers that no exception of the page has. Notes which exceptions have one.
+fn uncovered(
+    page: &Page,
+    paragraph: &Paragraph,
+    numbers: Vec<Range<usize>>,
+    exceptions: &mut [Exception],
+) -> Vec<Range<usize>> {
+    let mut left = numbers.clone();
+    for exception in exceptions.iter_mut().filter(|one| one.page == page.path) {
+        for place in places(&paragraph.text, &exception.text) {
+            let holds =
+                |number: &Range<usize>| place.start <= number.start && number.end <= place.end;
+            exception.used |= numbers.iter().any(holds);
+            left.retain(|number| !holds(number));
+        }
+    }
+    left
+}
+
+/// The paragraphs of pages for users, less what a program writes.
+fn for_users(pages: &[Page]) -> impl Iterator<Item = (&Page, &Paragraph)> {
+    let is_for_users = |page: &&Page| {
+        let is_page = page.path == Path::new("README.md") || page.path.starts_with("docs");
+        is_page && !is_generated(&page.path)
+    };
+    pages.iter().filter(is_for_users).flat_map(|page| {
+        let written = page.paragraphs.iter().filter(|one| !one.generated);
+        written.map(move |paragraph| (page, paragraph))
+    })
+}
+
 /// See docs/architecture-adding.md, "A number of a page".
 #[test]
-fn every_measured_number_in_prose_names_its_source() {
+fn every_number_in_prose_names_its_source() {
     let pages = pages::all().unwrap();
     let sources = Sources::new(&pages);
     let mut exceptions = exceptions();
     let (mut faults, mut sourced, mut excepted) = (String::new(), 0, 0);
-    let is_for_users =
-        |page: &&Page| page.path == Path::new("README.md") || page.path.starts_with("docs");
-    for page in pages
-        .iter()
-        .filter(is_for_users)
-        .filter(|page| !is_generated(&page.path))
-    {
-        for paragraph in page
-            .paragraphs
-            .iter()
-            .filter(|paragraph| !paragraph.generated)
-        {
-            let numbers = numbers(paragraph);
-            if sources.has(page, paragraph) {
-                sourced += usize::from(!numbers.is_empty());
-                continue;
-            }
-            let mut covered: Vec<Range<usize>> = Vec::new();
-            for exception in exceptions.iter_mut().filter(|one| one.page == page.path) {
-                for place in places(&paragraph.text, &exception.text) {
-                    let holds = |number: &Range<usize>| {
-                        place.start <= number.start && number.end <= place.end
-                    };
-                    exception.used |= numbers.iter().any(holds);
-                    covered.push(place);
-                }
-            }
-            let is_covered = |number: &&Range<usize>| {
-                covered
-                    .iter()
-                    .any(|place| place.start <= number.start && number.end <= place.end)
-            };
-            excepted += usize::from(
-                !numbers.is_empty() && numbers.iter().all(|number| is_covered(&number)),
-            );
-            for number in numbers.iter().filter(|number| !is_covered(number)) {
-                let text = paragraph.text[number.start..]
-                    .chars()
-                    .take(30)
-                    .collect::<String>();
-                let _ = writeln!(
-                    faults,
-                    "{}: `{text}…` has no source",
-                    page.at(paragraph.line)
-                );
-            }
+    for (page, paragraph) in for_users(&pages) {
+        let numbers = numbers(paragraph);
+        if numbers.is_empty() {
+            continue;
+        }
+        if sources.has(page, paragraph) {
+            sourced += 1;
+            continue;
+        }
+        let left = uncovered(page, paragraph, numbers, &mut exceptions);
+        excepted += usize::from(left.is_empty());
+        for number in left {
+            let text: String = paragraph.text[number.start..].chars().take(30).collect();
+            let place = page.at(paragraph.line);
+            let _ = writeln!(faults, "{place}: `{text}…` has no source");
         }
     }
     for unused in exceptions.iter().filter(|one| !one.used) {
-        let _ = writeln!(
-            faults,
-            "{EXCEPTIONS}: {}: `{}` matches no number without a source",
-            unused.page.display(),
-            unused.text
-        );
+        let (page, text) = (unused.page.display(), &unused.text);
+        let what = "matches no number without a source";
+        let _ = writeln!(faults, "{EXCEPTIONS}: {page}: `{text}` {what}");
     }
     println!("{sourced} paragraphs have a source, {excepted} need none");
     assert!(
@@ -341,7 +338,7 @@ fn every_measured_number_in_prose_names_its_source() {
 }
 
 #[test]
-fn numbers_look_measured_by_what_stands_behind_them() {
+fn numbers_are_told_by_what_stands_behind_them() {
     let page = Page::parse(
         "page.md".into(),
         "1 200 connections/s took .93 of 20–30 ms (5 %) on Linux 6.18, port 80, `3 ms`, 7 of 40, 4 000 of them a second.\n",
