@@ -197,7 +197,8 @@ fn abort_resets_what_the_kernel_answered_with_a_cookie_too() {
         let family = handshakes[0].0;
         assert_eq!(end_handshakes(&raw, &handshakes), 6, "{family:?}");
         assert_eq!(bed.counter(0, "ack_reset_full"), 6, "{family:?}");
-        // Its request follows a final ACK at once, with the same numbers: six clients, not twelve. Two have a connection.
+        // A request follows its final ACK at once, with the same numbers. Those with a cookie of the kernel's would count
+        // again, as nine clients.
         assert_eq!(end_handshakes(&raw, &handshakes), 6, "{family:?}");
         assert_eq!(bed.counter(0, "ack_reset_full"), 6, "{family:?}");
         assert_eq!(bed.overflows(), 0, "{family:?}");
