@@ -3,6 +3,8 @@
 use std::ffi::CString;
 use std::sync::OnceLock;
 
+use crate::queue::can_migrate;
+
 /// One mechanism and whether this machine has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mechanism {
@@ -74,51 +76,12 @@ pub(crate) fn basics() -> Vec<Mechanism> {
         Mechanism {
             name: "migration",
             purpose: "queue = priority: handing parked connections to the server",
-            min_kernel: "6.6.140, 6.12.86, 6.18.27 or 7.0.4",
-            state: migration().map_err(|error| error.to_string()),
+            min_kernel: "6.6.140, 6.12.86, 6.18.27 or 7.0.4, or their fix of CVE-2026-46015",
+            state: can_migrate().map_err(|error| error.to_string()),
             without: "queue = priority stays fifo",
             needed: false,
         },
     ]
-}
-
-/// Versions, by release, that wake the server when a connection is migrated to it ("tcp: call
-/// sk_data_ready() after listener migration", CVE-2026-46015). Before, it may sleep for ever.
-const MIGRATION_WAKES: [(u32, u32, u32); 6] = [
-    (5, 15, 209),
-    (6, 1, 175),
-    (6, 6, 140),
-    (6, 12, 86),
-    (6, 18, 27),
-    (7, 0, 4),
-];
-
-/// Whether listeners can be migrated without losing a wake-up. No trial shows it: asked by version.
-pub(crate) fn migration() -> crate::error::Result<()> {
-    let release = nix::sys::utsname::uname().map_or_else(
-        |_| String::new(),
-        |name| name.release().to_string_lossy().into_owned(),
-    );
-    if version(&release).is_none_or(migration_wakes) {
-        return Ok(());
-    }
-    Err(crate::error::Error::Unsupported {
-        what: "queue = \"priority\"".into(),
-        cause: format!("Linux {release} may never wake a server for a migrated connection"),
-        hint: "it needs Linux 6.6.140, 6.12.86, 6.18.27 or 7.0.4 (CVE-2026-46015)".into(),
-    })
-}
-
-fn migration_wakes((major, minor, patch): (u32, u32, u32)) -> bool {
-    let mended = |&(x, y, z): &(u32, u32, u32)| (major, minor) == (x, y) && patch >= z;
-    (major, minor) > (7, 0) || MIGRATION_WAKES.iter().any(mended)
-}
-
-/// `6.18.44-cloud` is (6, 18, 44).
-fn version(release: &str) -> Option<(u32, u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    let mut number = || numbers.next()?.parse().ok();
-    Some((number()?, number()?, number().unwrap_or(0)))
 }
 
 fn btf() -> Result<(), String> {
@@ -248,27 +211,4 @@ fn native_xdp_somewhere() -> Result<(), String> {
         return Ok(());
     }
     Err("no interface of this network namespace has a driver with native XDP".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kernels_that_lose_wakeups_at_migration_are_told_by_their_version() {
-        let wakes = |release: &str| migration_wakes(version(release).unwrap());
-        for release in [
-            "6.18.44-fc-v669",
-            "6.18.27",
-            "7.0.4",
-            "7.2.0",
-            "6.12.86+deb13",
-            "8.0",
-        ] {
-            assert!(wakes(release), "{release}");
-        }
-        for release in ["6.18.26", "6.17.13", "7.0.3", "6.19.1", "6.8.0-31-generic"] {
-            assert!(!wakes(release), "{release}");
-        }
-    }
 }

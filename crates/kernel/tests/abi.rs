@@ -26,8 +26,8 @@ fn headers(folder: &str) -> Vec<String> {
     names.map(|name| format!("{folder}/{name}")).collect()
 }
 
-/// A copy of bpf/ in which one text is another.
-fn changed(file: &str, from: &str, to: &str) -> TempDir {
+/// A copy of bpf/.
+fn copy() -> TempDir {
     let copy = tempfile::tempdir().unwrap();
     let status = Command::new("cp")
         .arg("-r")
@@ -35,19 +35,40 @@ fn changed(file: &str, from: &str, to: &str) -> TempDir {
         .arg(copy.path())
         .status();
     assert!(status.unwrap().success());
-    let path = copy.path().join(file);
-    let text = std::fs::read_to_string(&path).unwrap();
-    assert!(text.contains(from), "{file} has no {from:?}");
-    std::fs::write(path, text.replacen(from, to, 1)).unwrap();
     copy
 }
 
-/// The Rust structure that the build makes of a C one, and its fields.
-fn fields(bpf: &Path, program: &str, name: &str) -> Vec<String> {
+/// Makes another text of one in a file, at its first place.
+fn change(path: &Path, from: &str, to: &str) {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{} has no {from:?}", path.display());
+    std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+}
+
+/// A copy of bpf/ in which one text is another.
+fn changed(file: &str, from: &str, to: &str) -> TempDir {
+    let copy = copy();
+    change(&copy.path().join(file), from, to);
+    copy
+}
+
+/// What the build makes of a program whose headers are in this folder.
+fn skeleton(bpf: &Path, program: &str) -> String {
     let out = tempfile::NamedTempFile::new().unwrap();
     compile::skeleton(&bpf.join(program), bpf, out.path());
-    let text = std::fs::read_to_string(out.path()).unwrap();
-    let (_, body) = text
+    std::fs::read_to_string(out.path()).unwrap()
+}
+
+/// What the build of this crate has made of a program.
+fn built(program: &str) -> String {
+    let name = program.strip_suffix(".bpf.c").unwrap();
+    let path = Path::new(env!("OUT_DIR")).join(format!("{name}.skel.rs"));
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// The fields of the Rust structure that a skeleton has of a C one.
+fn fields(skeleton: &str, name: &str) -> Vec<String> {
+    let (_, body) = skeleton
         .split_once(&format!("pub struct {name} {{"))
         .expect("the structure is there");
     let (body, _) = body.split_once('}').unwrap();
@@ -121,56 +142,52 @@ fn every_pure_header_compiles_natively_alone() {
 
 #[test]
 fn a_field_that_is_added_to_a_header_is_a_field_in_rust() {
-    for (header, program, name, first) in [
-        ("abi/guard.h", "guard.bpf.c", "guard_event", "__u32 class;"),
-        (
-            "abi/guard.h",
-            "guard.bpf.c",
-            "listen_record",
-            "__u32 addr[4];",
-        ),
+    let guard: &[_] = &[
+        ("guard_event", "__u32 class;"),
+        ("listen_record", "__u32 addr[4];"),
+    ];
+    for (header, program, structures) in [
+        ("abi/guard.h", "guard.bpf.c", guard),
         (
             "abi/queue.h",
             "queue.bpf.c",
-            "parking_server",
-            "__u64 socket;",
+            &[("parking_server", "__u64 socket;")],
         ),
         (
             "abi/quic.h",
             "quic.bpf.c",
-            "quic_state",
-            "__u64 service_ns;",
+            &[("quic_state", "__u64 service_ns;")],
         ),
         (
             "abi/splice.h",
             "splice.bpf.c",
-            "splice_way",
-            "__u64 redirected;",
+            &[("splice_way", "__u64 redirected;")],
         ),
         (
             "abi/timewait.h",
             "timewait.bpf.c",
-            "timewait_record",
-            "__u64 until_ns;",
+            &[("timewait_record", "__u64 until_ns;")],
         ),
     ] {
-        let before = fields(&bpf(), program, name);
-        let begin = format!("struct {name} {{\n\t");
-        let (from, to) = (
-            format!("{begin}{first}"),
-            format!("{begin}__u64 added;\n\t{first}"),
-        );
-        let copy = changed(header, &from, &to);
-        // What is said of the old size is no longer so.
+        let copy = copy();
         let path = copy.path().join(header);
+        for (name, first) in structures {
+            let begin = format!("struct {name} {{\n\t");
+            let added = format!("{begin}__u64 added;\n\t{first}");
+            change(&path, &format!("{begin}{first}"), &added);
+        }
+        // What is said of the old sizes is no longer so.
         let text = std::fs::read_to_string(&path).unwrap();
         let kept = text
             .lines()
             .filter(|line| !line.starts_with("_Static_assert(sizeof"));
         std::fs::write(&path, kept.collect::<Vec<_>>().join("\n")).unwrap();
-        let after = fields(copy.path(), program, name);
-        assert_eq!(after[0], "pub added: u64", "{name}");
-        assert_eq!(after[1..], before, "{name}");
+        let (before, after) = (built(program), skeleton(copy.path(), program));
+        for (name, _) in structures {
+            let fields_after = fields(&after, name);
+            assert_eq!(fields_after[0], "pub added: u64", "{name}");
+            assert_eq!(fields_after[1..], fields(&before, name), "{name}");
+        }
     }
 }
 
@@ -182,7 +199,7 @@ fn a_field_that_is_renamed_in_a_header_is_gone_in_rust() {
         .unwrap()
         .replace("->until_ns", "->ends_ns");
     std::fs::write(rate, text).unwrap();
-    let after = fields(copy.path(), "guard.bpf.c", "class_limit");
+    let after = fields(&skeleton(copy.path(), "guard.bpf.c"), "class_limit");
     assert_eq!(after, ["pub limit: bucket_limit", "pub ends_ns: u64"]);
 }
 
@@ -197,7 +214,7 @@ fn a_verdict_is_added_by_one_line() {
     let read = Headers::read(&copy.path().join("abi"));
     let names: Vec<_> = read.verdicts.iter().map(|row| row.name.as_str()).collect();
     assert_eq!(names[names.len() - 2..], ["added", "syn_reset_residence"]);
-    let counters = fields(copy.path(), "guard.bpf.c", "guard_counters");
+    let counters = fields(&skeleton(copy.path(), "guard.bpf.c"), "guard_counters");
     assert_eq!(counters.len(), names.len());
     assert_eq!(counters[names.len() - 2], "pub added: u64");
 }

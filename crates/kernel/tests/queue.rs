@@ -10,6 +10,7 @@ use libbpf_rs::{MapCore, MapHandle};
 use weir_core::queue::ParkingRule;
 use weir_kernel::queue::{Event, Parking, Slot};
 use weir_kernel::testing::calls::refuse_call;
+use weir_kernel::testing::migration::wakes;
 use weir_kernel::{Guard, ListenSocket};
 use weir_testbed::cgroup::Cgroup;
 use weir_testbed::needs;
@@ -373,4 +374,30 @@ fn a_parking_listener_that_cannot_be_waited_for_is_forgotten_and_its_connection_
     assert!(bed.queue.release(slots[0]).is_err());
     assert_eq!(accepted(&server).1, client.local_addr().unwrap());
     assert_eq!(entries("group_of"), known - 1);
+}
+
+/// Distributions bring the fix to kernels whose version does not tell.
+#[test]
+fn whether_a_server_is_woken_at_migration_is_tried_in_a_moment_and_leaves_no_socket() {
+    if !needs::own_namespace() {
+        return;
+    }
+    let sockets = || std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+    let none = sockets();
+    let began = Instant::now();
+    let woken = wakes().expect("a connection comes about on the loopback device");
+    println!("woken: {woken}, after {:?}", began.elapsed());
+    assert_eq!(sockets(), none);
+    assert!(woken || !needs::linux_is_at_least(7, 1), "7.1 has the fix");
+}
+
+#[test]
+fn where_no_connection_can_be_made_the_trial_fails_and_decides_nothing() {
+    let Some(netns) = needs::namespace("migration") else {
+        return;
+    };
+    netns.ip(&["link", "set", "lo", "down"]).unwrap();
+    let tried = netns.run(|| Ok(wakes())).unwrap();
+    println!("{tried:?}");
+    tried.expect_err("there is no address to connect to");
 }

@@ -38,5 +38,5 @@ pub fn now_ns() -> u64 {
 /// # Errors
 /// Why not.
 pub fn can_park() -> crate::Result<()> {
-    crate::probe::migration()
+    crate::queue::can_migrate()
 }

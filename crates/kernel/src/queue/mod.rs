@@ -7,6 +7,7 @@
 mod failure;
 mod group;
 mod label;
+mod migration;
 mod model;
 mod options;
 pub(crate) mod owner;
@@ -19,6 +20,9 @@ mod table;
 mod types;
 
 pub use crate::guard::QueueMaps;
+pub(crate) use migration::can_migrate;
+#[cfg(feature = "testing")]
+pub(crate) use migration::wakes_at_migration;
 pub use parking::{Parking, hasten_this_thread};
 pub(crate) use programs::load_skel;
 pub use reuseport::{note_left, undo};

@@ -10,6 +10,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::failure::failed;
+use super::migration::can_migrate;
 use super::reuseport;
 use super::skel::types::{listen_event, look};
 use super::skel::{QueueSkel, QueueSkelBuilder};
@@ -60,7 +61,7 @@ pub(crate) fn load_skel(maps: &SharedMaps) -> Result<QueueSkel<'static>> {
 
 impl Programs {
     pub fn load(maps: QueueMaps) -> Result<Programs> {
-        crate::probe::migration()?;
+        can_migrate()?;
         let load = || of_libbpf(QUEUE);
         let skel = load_skel(&maps.maps)?;
         let watch = skel.progs.queue_watch.attach().map_err(load())?;

@@ -4,6 +4,7 @@
 pub mod calls;
 pub mod datagrams;
 pub mod kills;
+pub mod migration;
 pub mod negotiate;
 pub mod options;
 pub mod pure;

@@ -168,3 +168,32 @@ fn whole(block: &Block) -> String {
     let listener = missing("listener", LISTENER);
     format!("{listener}{}{}", missing("proxy", PROXY), block.text)
 }
+
+/// What one looks things up in, and does not read from the begin to the end.
+const REFERENCES: [&str; 5] = [
+    "docs/dependencies.md",
+    "docs/design/",
+    "docs/glossary.md",
+    "docs/metrics.md",
+    "docs/reference.md",
+];
+const WORDS_OF_A_PAGE: usize = 1500;
+
+#[test]
+fn no_page_has_more_words_than_one_reads_in_ten_minutes() {
+    let pages = pages::all().unwrap();
+    let is_reference = |path: &Path| {
+        let path = path.to_string_lossy();
+        REFERENCES.iter().any(|start| path.starts_with(start))
+    };
+    let of_docs = pages.iter().filter(|page| page.path.starts_with("docs"));
+    let read: Vec<&Page> = of_docs.filter(|page| !is_reference(&page.path)).collect();
+    let words = |page: &Page| -> usize {
+        let written = page.paragraphs.iter().filter(|one| !one.generated);
+        written.map(|one| one.text.split_whitespace().count()).sum()
+    };
+    let counted = read.iter().map(|page| (page.path.display(), words(page)));
+    let (short, long): (Vec<_>, Vec<_>) = counted.partition(|(_, n)| *n <= WORDS_OF_A_PAGE);
+    assert!(long.is_empty(), "over {WORDS_OF_A_PAGE} words: {long:?}");
+    assert!(short.len() > 50, "{} pages", short.len());
+}
