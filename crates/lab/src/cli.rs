@@ -83,10 +83,9 @@ pub fn with_experiments(command: clap::Command) -> clap::Command {
 }
 
 fn command_of(entry: &Entry, name: &'static str) -> clap::Command {
-    let command = clap::Command::new(name)
-        .about(entry.question)
-        .args_override_self(true);
-    <RunFlags as clap::Args>::augment_args(entry.augment(command))
+    let command = clap::Command::new(name).args_override_self(true);
+    // The flags bring a description of themselves, so that of the command comes after them.
+    <RunFlags as clap::Args>::augment_args(entry.augment(command)).about(entry.question)
 }
 
 /// Runs the experiment of a subcommand; `None` if the subcommand is not one.
@@ -420,6 +419,20 @@ mod tests {
                 cases.dedup();
                 assert_eq!(cases.len(), all, "{}: two cases are one", entry.id);
             }
+        }
+    }
+
+    #[test]
+    fn the_help_of_an_experiment_is_its_question() {
+        let all = with_experiments(clap::Command::new("weir-lab"));
+        for entry in experiments::all().filter(|entry| entry.has_command()) {
+            let found = match entry.id.strip_prefix("vtfm01-") {
+                Some(name) => all.find_subcommand(FAMILY).unwrap().find_subcommand(name),
+                None => all.find_subcommand(entry.id),
+            };
+            let command = found.unwrap();
+            assert_eq!(command.get_about().unwrap().to_string(), entry.question);
+            assert!(command.get_long_about().is_none(), "{}", entry.id);
         }
     }
 

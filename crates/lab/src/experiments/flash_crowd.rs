@@ -79,7 +79,7 @@ pub const ENTRIES: &[Entry] = &[
             "--rates 300 --seconds 0.5 --warm-up 0.2 --timeout 2 --policies \"default rst-fin\"",
         ),
     CROWD
-        .preset("close-rst", "What do clients gain that close by RST?")
+        .preset("close-rst", "Does the server gain if its clients close by RST?")
         .source("SB06 Figure 5")
         .flags(
             "--client rfc793,close-rst --rates 26000 --seconds 3 --rounds 4 --work-us 30 --backlog 511 \
