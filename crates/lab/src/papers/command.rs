@@ -122,6 +122,7 @@ pub(super) fn end(report: &Report) -> Result<()> {
     }
 }
 
+/// Committed results of all runs that the parts need.
 pub(super) fn stored(list: &List, folder: &Path) -> Result<Outcomes> {
     if !folder.is_dir() {
         let what = format!("cannot read the stored results in {}", folder.display());

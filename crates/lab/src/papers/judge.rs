@@ -87,6 +87,25 @@ pub struct JudgedPart {
     pub runs: Vec<String>,
 }
 
+impl JudgedPart {
+    /// By how many of its numbers it was judged, if some have no result: a verdict of two of six is not one of all.
+    pub fn judged_by(&self) -> Option<String> {
+        let is_judged = |figure: &&JudgedFigure| figure.verdict.is_judged();
+        let judged = self.figures.iter().filter(is_judged).count();
+        let all = self.figures.len();
+        (0 < judged && judged < all).then(|| format!("by {judged} of {all} numbers"))
+    }
+
+    /// A number to show for all: one with the part's own verdict if there is one, else the first that was measured, if any.
+    pub fn telling(&self) -> Option<&JudgedFigure> {
+        let mut measured = self.figures.iter().filter(|figure| figure.value.is_some());
+        let first = measured.clone().next();
+        measured
+            .find(|figure| figure.verdict == self.verdict)
+            .or(first)
+    }
+}
+
 /// Judges all parts.
 pub fn judge(list: &List, outcomes: &Outcomes) -> Result<Vec<JudgedPart>> {
     let parts = list.parts.iter();

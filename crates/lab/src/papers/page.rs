@@ -59,6 +59,13 @@ fn verdict(verdict: Verdict) -> Html {
     element("span", &[("class", class(verdict))], text(verdict.words()))
 }
 
+/// The verdict of a part, and behind the gap by how many of its numbers, if not by all.
+fn verdict_of(part: &JudgedPart, gap: Html) -> Html {
+    let by = part.judged_by();
+    let by = by.map_or(Html::default(), |by| gap.then(faint(&by)));
+    verdict(part.verdict).then(by)
+}
+
 fn link(anchor: &str, words: &str) -> Html {
     element("a", &[("href", &format!("#{anchor}"))], text(words))
 }
@@ -152,8 +159,7 @@ fn meanings() -> Html {
 
 fn summary(report: &Report) -> Html {
     let row = |part: &JudgedPart| {
-        let measured = part.figures.iter().find(|figure| figure.value.is_some());
-        let first = measured.or(part.figures.first());
+        let first = part.telling().or(part.figures.first());
         let numbers = |of: &dyn Fn(&JudgedFigure) -> Html| first.map_or(Html::default(), of);
         let more = match part.figures.len() {
             0 | 1 => Html::default(),
@@ -161,7 +167,7 @@ fn summary(report: &Report) -> Html {
         };
         vec![
             link(&part.key, &format!("{} {}", part.paper, part.part)),
-            verdict(part.verdict),
+            verdict_of(part, element("br", &[], Html::default())),
             match first {
                 Some(figure) => prose(&figure.what).then(more),
                 None => element("small", &[], prose(part.why.as_deref().unwrap_or_default())),
@@ -206,7 +212,8 @@ fn of_paper(report: &Report, paper: &Paper, shown: &mut Shown) -> Result<Html> {
 }
 
 fn of_part(report: &Report, part: &Part, judged: &JudgedPart, shown: &mut Shown) -> Result<Html> {
-    let heading = text(&format!("{} {}: ", part.paper, part.part)).then(verdict(judged.verdict));
+    let heading = text(&format!("{} {}: ", part.paper, part.part));
+    let heading = heading.then(verdict_of(judged, text(" ")));
     let mut content = element("h3", &[], heading).then(element(
         "p",
         &[],

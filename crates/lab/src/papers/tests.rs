@@ -20,10 +20,9 @@ use crate::show::template::parts;
 
 const SCALES: [Scale; 2] = [Scale::Quick, Scale::Full];
 /// Metrics of experiments of which no results are stored.
-const NOT_STORED: [(&str, &[&str]); 3] = [
+const NOT_STORED: [(&str, &[&str]); 2] = [
     ("bursts", &["false_establishments"]),
     ("proxy-bench", &["data_per_ack", "saved_of_squid"]),
-    ("response-time", &["increase"]),
 ];
 
 fn committed() -> List {
@@ -283,6 +282,31 @@ fn a_failed_experiment_is_a_row_and_the_others_are_judged() {
     let summary = terminal::summary(&report);
     assert!(summary.contains("the server died") && summary.contains("no second CPU"));
     assert!(end(&report).unwrap_err().to_string().contains("win-emu"));
+}
+
+#[test]
+fn a_verdict_by_some_of_a_part_s_numbers_says_by_how_many() {
+    let report = report();
+    let summary = terminal::summary(&report);
+    let page = page::of(&report).unwrap();
+    let mut partly = 0;
+    for part in &report.parts {
+        let judged = part.figures.iter();
+        let judged = judged.filter(|figure| figure.verdict.is_judged()).count();
+        let words = part.judged_by().unwrap_or_default();
+        if judged == 0 || judged == part.figures.len() {
+            assert_eq!(words, "", "{}", part.key);
+            continue;
+        }
+        partly += 1;
+        assert_eq!(
+            words,
+            format!("by {judged} of {} numbers", part.figures.len())
+        );
+        assert!(summary.contains(&format!("{}, {words}", part.verdict.words())));
+        assert!(page.contains(&words));
+    }
+    assert!(partly > 0, "no part has a number without a result");
 }
 
 #[test]

@@ -72,12 +72,19 @@ impl Verdict {
         }
     }
 
+    /// Whether a number was compared with its limits.
+    pub fn is_judged(self) -> bool {
+        matches!(
+            self,
+            Verdict::Holds | Verdict::HoldsWeaker | Verdict::DoesNotHold
+        )
+    }
+
     /// Of a part, from those of its figures that were judged; `None` without any, or if of more no round counts. `Holds` if
     /// all hold, `DoesNotHold` if more than half do not, else `HoldsWeaker`.
     pub fn of_all(verdicts: &[Verdict]) -> Option<Verdict> {
         let count = |of| verdicts.iter().filter(|one| **one == of).count();
-        let judged =
-            count(Verdict::Holds) + count(Verdict::HoldsWeaker) + count(Verdict::DoesNotHold);
+        let judged = verdicts.iter().filter(|one| one.is_judged()).count();
         match judged {
             0 => None,
             _ if count(Verdict::NotJudged) > judged => None,

@@ -1,6 +1,7 @@
 //! Tables in the documents, written from results.
 //!
 //! `experiments/tables.toml` says what is in each; a document has it between `<!-- table: NAME -->` and `<!-- end -->`.
+//! `papers: KEY` is a table of the verdicts of a paper, which needs no line there.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use serde::Deserialize;
 
 use super::template::fill;
 use crate::error::{Context, Error, Result};
+use crate::papers::markdown;
 use crate::run::results::{Case, Parameters, Results};
 use crate::run::store;
 
@@ -57,6 +59,9 @@ pub fn update(root: &Path, check: bool) -> Result<Vec<PathBuf>> {
         let what = || format!("cannot read {}", document.display());
         let old = std::fs::read_to_string(&document).context(what())?;
         let mut block = |name: &str| {
+            if let Some(paper) = name.strip_prefix(OF_PAPER) {
+                return markdown::of_stored(&root.join("experiments"), paper);
+            }
             let spec = specs.get(name).ok_or_else(|| {
                 let what = format!("no table `{name}` in {}", path.display());
                 Error::failed(what, document.display())
@@ -105,6 +110,8 @@ fn documents(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// Before the key of a paper, in place of a table's name.
+const OF_PAPER: &str = "papers: ";
 const NO_RESULTS: &str = "There are no stored results yet.\n";
 const BEGIN: &str = "<!-- table: ";
 const END: &str = "<!-- end -->";
