@@ -20,10 +20,7 @@ use crate::show::template::parts;
 
 const SCALES: [Scale; 2] = [Scale::Quick, Scale::Full];
 /// Metrics of experiments of which no results are stored.
-const NOT_STORED: [(&str, &[&str]); 2] = [
-    ("bursts", &["false_establishments"]),
-    ("proxy-bench", &["data_per_ack", "saved_of_squid"]),
-];
+const NOT_STORED: [(&str, &[&str]); 1] = [("proxy-bench", &["data_per_ack", "saved_of_squid"])];
 
 fn committed() -> List {
     List::committed().unwrap()
