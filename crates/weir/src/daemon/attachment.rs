@@ -36,6 +36,8 @@ pub const LONELY_VETH: &str = "the other end of this veth has no XDP program, so
      would be lost (attach one there, then start or reload weir)";
 const VLAN: &str = "a VLAN's interface is on it, and XDP sees no tag that the device takes off: it would judge the \
      VLAN's packets here and answer them without a tag";
+const MASTER: &str = "its ports would run it, and XDP is told of the port only: it could not tell which packets are for \
+     this host";
 
 /// Interface index → how the guard is attached there, for all listeners together. `runs_xdp` says
 /// whether the other end of a veth has an XDP program.
@@ -58,6 +60,9 @@ pub fn places(
             }
             true if links.iter().any(|l| l.vlan_of == Some(link.index)) => {
                 RefusedAt::TcBecause(VLAN)
+            }
+            true if links.iter().any(|l| l.port && l.master == Some(link.index)) => {
+                RefusedAt::TcBecause(MASTER)
             }
             true => RefusedAt::Xdp,
         };
@@ -209,6 +214,26 @@ mod tests {
         let places = places(&[listener(&[], Front::Xdp)], &links);
         assert_eq!(places[&2].refused_at, RefusedAt::TcBecause(VLAN));
         assert_eq!(places[&3].refused_at, RefusedAt::Xdp);
+    }
+
+    /// A bond hands an XDP program to its ports. There the program finds the port's number, and the port has none of this
+    /// host's addresses.
+    #[test]
+    fn xdp_is_not_on_a_master_whose_ports_would_run_it() {
+        let port = Link {
+            port: true,
+            master: Some(2),
+            ..link(4, "eth1")
+        };
+        let in_vrf = Link {
+            master: Some(5),
+            ..link(3, "eth0")
+        };
+        let links = [link(2, "bond0"), in_vrf, port, link(5, "vrf0")];
+        let places = places(&[listener(&[], Front::Xdp)], &links);
+        let refused_at: Vec<RefusedAt> = places.values().map(|place| place.refused_at).collect();
+        use RefusedAt::*;
+        assert_eq!(refused_at, [TcBecause(MASTER), Xdp, Xdp]);
     }
 
     #[test]
