@@ -337,10 +337,6 @@ struct tcp_skb_cb {
 	u32 seq;
 };
 
-struct kernel_stat {
-	unsigned int softirqs[10];
-};
-
 struct seq_file;
 
 struct seq_file {
