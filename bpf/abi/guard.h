@@ -164,7 +164,9 @@ struct policy {
 	struct exact_entry exact[WEIR_EXACT_SLOTS];
 	__u32 exact_seed;
 	__u32 generation;	/* number of this policy, counted by user space */
+	__u32 pad[14];
 };
+_Static_assert(sizeof(struct policy) % 64 == 0, "a listener_policy of either copy is one cache line");
 
 /* Where a listener of another namespace is; on every address it is on 0.0.0.0 (IPv4 as ::ffff:a.b.c.d) or ::. */
 struct listen_place {

@@ -124,7 +124,7 @@ struct taken {
 	u32 pad;
 	u64 fence;
 	u64 pad2[6];
-} taken[WEIR_MAX_CPUS];
+} taken[WEIR_MAX_CPUS] __attribute__((aligned(64)));
 
 static __always_inline u32 claim_slot(u32 cpu)
 {

@@ -20,8 +20,10 @@
  * When the next sample that all share is due. Every refusal reads it, and few write
  * it: it has a cache line of its own.
  */
-u64 sample_next_ns __attribute__((aligned(64)));
-u64 sample_pad[7];
+struct shared_samples {
+	u64 next_ns;
+	u64 pad[7];
+} shared_samples __attribute__((aligned(64)));
 
 /*
  * Takes one of the samples that all share, if one is due. Global: a turn of a loop must not multiply the paths before
@@ -33,12 +35,12 @@ __noinline int shared_sample_due(u64 now)
 
 	/* A CPU that is faster has this one, and there may be another. */
 	bpf_for(i, 0, EVENT_TRIES) {
-		u64 due = *(volatile u64 *)&sample_next_ns;
+		u64 due = *(volatile u64 *)&shared_samples.next_ns;
 		u64 at = due + EVENT_SHARED_BURST_NS > now ? due : now - EVENT_SHARED_BURST_NS;
 
 		if (at > now)
 			return 0;
-		if (__sync_val_compare_and_swap(&sample_next_ns, due, at + EVENT_SHARED_EVERY_NS) == due)
+		if (__sync_val_compare_and_swap(&shared_samples.next_ns, due, at + EVENT_SHARED_EVERY_NS) == due)
 			return 1;
 	}
 	return 0;
@@ -58,7 +60,7 @@ static __always_inline bool sample_due(u64 *own, u64 now)
 	/*
 	 * Most refusals of a flood end here: a loop costs 18 ns, also one that is left at once, and the call is saved.
 	 */
-	return *(volatile u64 *)&sample_next_ns <= now && shared_sample_due(now);
+	return *(volatile u64 *)&shared_samples.next_ns <= now && shared_sample_due(now);
 }
 
 #endif

@@ -20,6 +20,8 @@
  */
 u8 frame[128] SEC(".bss.bench");
 u32 frame_len SEC(".bss.bench");
+/* Kernel addresses, as bench_addresses finds them. */
+u64 address_of[6] SEC(".bss.bench");
 
 /* What the pure headers take, for the property tests (pure.c). */
 EXPORT_TYPE(struct, closing);
@@ -120,4 +122,19 @@ int bench_xdp_guard(struct xdp_md *xdp)
 	if (rewrite_xdp(xdp))
 		return XDP_DROP;
 	return judge_xdp(xdp);
+}
+
+/* Where the tables lie whose entries are cache lines, and what has a line of its own. */
+SEC("syscall")
+int bench_addresses(void *ctx)
+{
+	u32 first = 0;
+
+	address_of[0] = (u64)bpf_map_lookup_elem(&queues, &first);
+	address_of[1] = (u64)&taken;
+	address_of[2] = (u64)&sources;
+	address_of[3] = (u64)&policies[0];
+	address_of[4] = (u64)&policies[1];
+	address_of[5] = (u64)&shared_samples;
+	return 0;
 }

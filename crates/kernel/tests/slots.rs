@@ -1,5 +1,6 @@
 //! The table in which the guard remembers listening sockets (`queues` of bpf/lib/state.bpf.h): who has a slot in it, and
-//! whose it is next. What is let in here never reaches the stack (BPF_PROG_TEST_RUN, as root).
+//! whose it is next. What is let in here never reaches the stack (BPF_PROG_TEST_RUN, as root). And whether it and other
+//! tables of which each CPU writes its part lie so that no two CPUs write to one cache line.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
@@ -7,6 +8,7 @@ use etherparse::PacketBuilder;
 use socket2::{Domain, Socket, Type};
 use weir_core::listener::{Admit, ListenAddress, Listener};
 use weir_core::verdict::{Counters, Verdict};
+use weir_kernel::testing::run::Bench;
 use weir_kernel::{Guard, Limits};
 use weir_testbed::cpu::pin_this_thread;
 use weir_testbed::{needs, netns};
@@ -111,4 +113,19 @@ fn half_as_many_servers_as_there_are_slots_all_have_one() {
     (0..SERVERS).for_each(|number| comes(&guard, number, 2000));
     assert_eq!(counted(&guard, Verdict::SynUnjudged), 0);
     assert_eq!(counted(&guard, Verdict::SynAdmitted), u64::from(SERVERS));
+}
+
+/// Two CPUs that write to one line take it from each other each time. The entries of these tables are whole lines: so
+/// each has its own if the first one begins with a line.
+#[test]
+fn what_each_cpu_writes_is_in_cache_lines_of_its_own() {
+    if !needs::root("loading BPF programs") {
+        return;
+    }
+    netns::enter_new().expect("a network namespace of our own");
+    let address = ListenAddress { ip: None, port: 80 };
+    let mut bench = Bench::load(&[Listener::new("web", address)], &[]).expect("it loads");
+    for (table, at) in bench.addresses().expect("it runs") {
+        assert!(at != 0 && at % 64 == 0, "{table} begins at {at:#x}");
+    }
 }

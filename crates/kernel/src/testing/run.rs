@@ -309,6 +309,24 @@ impl Bench {
         })
     }
 
+    /// Kernel addresses of tables whose entries are cache lines, and of what has a line of its own; by their names.
+    pub fn addresses(&mut self) -> Result<[(&'static str, u64); 6]> {
+        let program = &self.skel.progs.bench_addresses;
+        let run = program.test_run(ProgramInput::default());
+        run.map_err(of_libbpf("run a program that finds addresses"))?;
+        let own = self.skel.maps.bss_bench_data.as_deref();
+        let at = own.expect("globals are mapped").address_of;
+        let names = [
+            "queues",
+            "taken",
+            "sources",
+            "policies",
+            "policies[1]",
+            "shared_samples",
+        ];
+        Ok(std::array::from_fn(|i| (names[i], at[i])))
+    }
+
     /// Mean time of one repetition, and the last one's action. The frame has 54 to 74 bytes.
     pub fn run(
         &mut self,
