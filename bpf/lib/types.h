@@ -7,6 +7,11 @@
 #ifndef WEIR_TYPES_H
 #define WEIR_TYPES_H
 
+/* Words of packets are hashed as they stand in memory, and user space finds the same places (exact_slot()). */
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "weir is for little-endian machines: x86-64 and arm64"
+#endif
+
 #ifdef __bpf__
 #include "lib/kernel.h"
 #else
