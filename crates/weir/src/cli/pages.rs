@@ -198,7 +198,7 @@ const OF_ONE_COMMAND: [(&str, &str); 10] = [
     ("docs/start.md", "protect"),
 ];
 /// Pages and the flags of theirs that another command or program has.
-const OF_OTHERS: [(&str, &[&str]); 16] = [
+const OF_OTHERS: [(&str, &[&str]); 17] = [
     // `weir shape show` is beside it.
     ("docs/shape.md", &["--json"]),
     // `weir model` is beside `weir trace`, and tcpdump has `-i`.
@@ -207,6 +207,7 @@ const OF_OTHERS: [(&str, &[&str]); 16] = [
     ("docs/events.md", &["--verbose"]),
     // cargo and the tests.
     ("docs/architecture-adding.md", &["--test"]),
+    ("docs/architecture-adding-figures.md", &["--test"]),
     ("docs/classes.md", &["--test"]),
     ("docs/environments.md", &["--test-threads"]),
     // An idea that is not built, and rustc.

@@ -299,7 +299,7 @@ fn for_users(pages: &[Page]) -> impl Iterator<Item = (&Page, &Paragraph)> {
     })
 }
 
-/// See docs/architecture-adding.md, "A number of a page".
+/// See docs/architecture-adding-figures.md, "A number of a page".
 #[test]
 fn every_number_in_prose_names_its_source() {
     let pages = pages::all().unwrap();
