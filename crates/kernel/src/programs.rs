@@ -11,7 +11,7 @@ use crate::splice::Splice;
 use crate::timewait::TimeWait;
 
 /// What they are built on is in Linux from 6.6 on; experiments/kernels has those whose verifier took them.
-const FROM_6_6: &str = "6.6; tried on 6.8, 6.12, 6.18 and 7.3";
+const FROM_6_6: &str = "6.6; tried on 6.8, 6.12, 6.18, 7.0 and 7.3";
 
 /// One as good as any other: the program is the same.
 const CLASSIFIER: Classifier = Classifier {
@@ -63,7 +63,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "queue",
             purpose: "queue = priority: the programs that park connections",
-            min_kernel: "6.6.140, 6.12.86, 6.18.27 or 7.0.4; tried on 6.12, 6.18 and 7.3",
+            min_kernel: "6.6.140, 6.12.86, 6.18.27 or 7.0.4; tried on 6.8 of Ubuntu, 6.12, 6.18, 7.0 and 7.3",
             state: beside(|guard| queue::load_skel(&guard.shared_maps()?).map(drop)),
             without: "queue = priority stays fifo",
             needed: false,
@@ -71,7 +71,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "netfilter-hooks",
             purpose: "telling what filters packets behind weir, by the kernel's lists of hooks",
-            min_kernel: "5.14; tried on 6.8, 6.12, 6.18 and 7.3",
+            min_kernel: "5.14; tried on 6.8, 6.12, 6.18, 7.0 and 7.3",
             state: state(filters::load()),
             without: "conntrack is noticed once it knows a connection, BPF programs of netfilter are not",
             needed: false,
@@ -79,7 +79,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "watch",
             purpose: "telling that connections come whose SYNs do not reach weir, and whose program hides them",
-            min_kernel: "5.9; tried on 6.8, 6.12, 6.18 and 7.3",
+            min_kernel: "5.9; tried on 6.8, 6.12, 6.18, 7.0 and 7.3",
             state: state(crate::watch::try_load()),
             without: "a listener counts as in force while weir is attached",
             needed: false,
@@ -87,7 +87,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "residence",
             purpose: "residence: requests that a server has and has not answered",
-            min_kernel: "5.9; tried on 6.8, 6.12, 6.18 and 7.3",
+            min_kernel: "5.9; tried on 6.8, 6.12, 6.18, 7.0 and 7.3",
             state: state(crate::residence::try_load()),
             without: "weir does not see queues inside servers",
             needed: false,
@@ -103,7 +103,7 @@ fn programs() -> Vec<Mechanism> {
         Mechanism {
             name: "timewait",
             purpose: "timewait of a destination or a listener: which end is in TIME-WAIT",
-            min_kernel: "6.6, and 6.12 to negotiate for servers that listen already; tried on 6.8, 6.12, 6.18 and 7.3",
+            min_kernel: "6.6, and 6.12 to negotiate for servers that listen already; tried on 6.8, 6.12, 6.18, 7.0 and 7.3",
             state: state(TimeWait::load().and_then(|loaded| loaded.load_bare())),
             without: "the end that closes first is in TIME-WAIT",
             needed: false,
