@@ -4,6 +4,7 @@ pub mod bursts;
 pub mod crosscheck;
 pub mod demo;
 pub mod flash_crowd;
+mod flood;
 pub mod instead;
 pub mod judges;
 pub mod link_traffic;
@@ -33,6 +34,7 @@ pub mod timewait;
 pub mod timewait_ports;
 pub mod trace_links;
 pub mod vtfm01;
+pub mod whole_life;
 
 use crate::error::{Error, Result};
 use crate::run::experiment::Entry;
@@ -44,6 +46,7 @@ const REGISTRY: &[&[Entry]] = &[
     pools::ENTRIES,
     instead::ENTRIES,
     residence::ENTRIES,
+    whole_life::ENTRIES,
     quic_crowd::ENTRIES,
     quic_clients::ENTRIES,
     quic_fallback::ENTRIES,

@@ -35,7 +35,7 @@ use report::Report;
 pub use spec::{Lanes, Spec};
 
 /// The device of either side.
-const DEVICE: &str = "link0";
+pub const DEVICE: &str = "link0";
 /// Packets that the kernel holds for the engine while it does something else: many, since the link's own queue is where
 /// packets shall be lost.
 pub const DEVICE_QUEUE_PACKETS: u32 = 10_000;

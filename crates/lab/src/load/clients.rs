@@ -63,6 +63,26 @@ fn draw(network: Ipv4Net, random: &mut fastrand::Rng) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(network.network()) + host as u32)
 }
 
+/// A connection that begins, from one of these addresses. The socket does not block.
+pub fn connect(
+    target: SocketAddr,
+    sources: Option<Ipv4Net>,
+    random: &mut fastrand::Rng,
+) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(target), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    if let Some(network) = sources {
+        // The port is chosen at connect(), by the whole four-tuple.
+        setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
+        let source = draw(network, random);
+        socket.bind(&SocketAddr::from((source, 0)).into())?;
+    }
+    match socket.connect(&target.into()) {
+        Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => Err(error),
+        _ => Ok(socket.into()),
+    }
+}
+
 /// The request of each client.
 pub fn request(authority: &str, path: &str, stays: bool) -> Vec<u8> {
     let connection = if stays { "keep-alive" } else { "close" };
@@ -263,7 +283,10 @@ impl<'a> Clients<'a> {
     fn begin(&mut self, due: Duration) -> Result<()> {
         self.tally.due(due);
         let step = self.step;
-        let stream = match self.connect() {
+        let Plan {
+            target, sources, ..
+        } = self.plan;
+        let stream = match connect(*target, *sources, &mut self.random) {
             Ok(stream) => stream,
             Err(error) => {
                 self.tally
@@ -277,21 +300,6 @@ impl<'a> Clients<'a> {
         self.waiting += 1;
         self.patience.push_back((due + self.plan.patience, name));
         Ok(())
-    }
-
-    fn connect(&mut self) -> std::io::Result<TcpStream> {
-        let socket = Socket::new(Domain::for_address(self.plan.target), Type::STREAM, None)?;
-        socket.set_nonblocking(true)?;
-        if let Some(network) = self.plan.sources {
-            // The port is chosen at connect(), by the whole four-tuple.
-            setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
-            let source = draw(network, &mut self.random);
-            socket.bind(&SocketAddr::from((source, 0)).into())?;
-        }
-        match socket.connect(&self.plan.target.into()) {
-            Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => Err(error),
-            _ => Ok(socket.into()),
-        }
     }
 
     fn take_slot(&mut self, due: Duration) -> Name {

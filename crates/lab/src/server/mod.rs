@@ -21,6 +21,7 @@ use nix::unistd::Pid;
 use crate::bed::Bed;
 use crate::error::{Context, Error, Result};
 use crate::interrupt;
+use crate::netns::Netns;
 use crate::process::{end_session, stop_group};
 use crate::program;
 use parts::write_document;
@@ -43,8 +44,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the server and waits until it listens. Fails with its stderr if it dies before.
+    /// Starts the server on a bed and waits until it listens. Fails with its stderr if it dies before.
     pub fn start(bed: &Bed, spec: &Spec) -> Result<Server> {
+        Server::start_in(&bed.server, bed.layout.server_cpu, spec)
+    }
+
+    /// The same in any namespace, pinned to this CPU.
+    pub fn start_in(netns: &Netns, cpu: usize, spec: &Spec) -> Result<Server> {
         let description = spec.describe();
         let directory = tempfile::Builder::new()
             .prefix("weir-lab-server-")
@@ -60,19 +66,14 @@ impl Server {
             .stderr(stderr);
         // Of a killed server's processes some may not have ended yet and hold its listening socket.
         until(
-            || {
-                Ok(bed
-                    .server
-                    .run(|| sockets_in_state(LISTEN, Some(spec.port)))?
-                    == 0)
-            },
+            || Ok(netns.run(|| sockets_in_state(LISTEN, Some(spec.port)))? == 0),
             || {
                 let cause = format!("something listens on port {} already", spec.port);
                 Error::failed(format!("the server cannot start ({description})"), cause)
             },
         )?;
         // The child inherits namespace and CPU from the thread that starts it.
-        let child = bed.server.run_on(Some(bed.layout.server_cpu), || {
+        let child = netns.run_on(Some(cpu), || {
             command
                 .spawn()
                 .context(format!("cannot start the server ({description})"))
@@ -82,7 +83,7 @@ impl Server {
             directory,
             description,
         };
-        server.wait_until_listening(bed, spec.port)?;
+        server.wait_until_listening(netns, spec.port)?;
         Ok(server)
     }
 
@@ -124,12 +125,12 @@ impl Server {
         ))
     }
 
-    fn wait_until_listening(&mut self, bed: &Bed, port: u16) -> Result<()> {
+    fn wait_until_listening(&mut self, netns: &Netns, port: u16) -> Result<()> {
         let description = self.description.clone();
         until(
             || {
                 self.check_alive()?;
-                Ok(bed.server.run(|| sockets_in_state(LISTEN, Some(port)))? > 0)
+                Ok(netns.run(|| sockets_in_state(LISTEN, Some(port)))? > 0)
             },
             || {
                 let cause = format!("nothing listens on port {port} after {START_LIMIT:?}");

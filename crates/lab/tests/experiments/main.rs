@@ -283,6 +283,26 @@ fn polite_users_are_served_beside_greedy_ones_that_have_a_limit() {
 }
 
 #[test]
+fn all_stages_together_serve_gold_in_an_overload_from_every_side_and_a_plain_server_does_not() {
+    if !needs::root("an emulated link") {
+        return;
+    }
+    let _turn = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let weir = program::find_or_build("weir").unwrap();
+    let entry = experiments::find("whole-life").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let results = run(entry, entry.quick, folder.path(), Some(weir)).unwrap();
+    let of = |row: &str, metric: &str| results.case([("row", row)]).median(metric);
+    // Short steps, and a machine that may be busy: all would have 0.95 at least.
+    assert!(of("all", "gold_served") > 0.8, "{results:#?}");
+    assert!(of("plain", "gold_served") < 0.6, "{results:#?}");
+    for metric in ["timed_out", "in_vain", "time_wait", "half_closed"] {
+        let [plain, all] = ["plain", "all"].map(|row| of(row, metric));
+        assert!(all < plain, "{metric}: {all} and {plain}: {results:#?}");
+    }
+}
+
+#[test]
 fn a_capture_of_a_congested_link_has_all_its_packets_and_the_filter_finds_the_flood_in_it() {
     if !needs::root("an emulated link") {
         return;

@@ -6,7 +6,6 @@
 //! another is left.
 
 mod by_address;
-mod flood;
 mod guards;
 mod loads;
 mod pool;
@@ -18,11 +17,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use self::flood::Flood;
 use self::guards::{Capacity, Guard};
 use self::loads::{Form, GREEDY, GREEDY_ADDRESSES, Offered, POLITE};
 use self::pool::{Guarded, Pace, STEPS};
 use self::setup::{Kind, POOL, Setup};
+use super::flood::{self, Flood};
 use super::point::{OpenLoop, busy_flaw};
 use super::saturation::{self, Peak};
 use super::slow_servers::{PORT, unless_missing};
@@ -413,7 +412,7 @@ impl Instead {
         self.beside = known;
         let beside = beside?;
         let (mut bed, _files) = self.fast_bed(guard)?;
-        let lay = |per_s| Flood::lay(&bed.bed, SERVER_V4, PORT, per_s);
+        let lay = |per_s| Flood::lay(&bed.bed.server, bed.bed.layout, (SERVER_V4, PORT), per_s);
         let flood = self.flood_per_s(load).map(lay).transpose()?;
         let offered = Load {
             rate_per_s: load.multiple * peak.replies_per_s,

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::flood::{self, Flood};
 use super::guards::{Capacity, Guard};
 use super::loads::{GREEDY, Offered, Part};
 use super::setup::{self, Kind, Setup};
 use crate::bed::{Bed, SERVER_VETH_V4};
 use crate::cpu::{Spare, Ticks};
 use crate::error::{Error, Result};
+use crate::experiments::flood::{self, Flood};
 use crate::experiments::policy::InForce;
 use crate::experiments::slow_servers::{self, PORT, target};
 use crate::load::clients::{self, Outcome, Plan};
@@ -94,7 +94,7 @@ impl Guarded<'_> {
         let mut server = Server::start(&bed, &files.spec)?;
         slow_servers::await_answer(&bed)?;
         setup::set(&bed, guard, capacity)?;
-        let lay = |per_s| Flood::lay(&bed, SERVER_VETH_V4, PORT, per_s);
+        let lay = |per_s| Flood::lay(&bed.server, bed.layout, (SERVER_VETH_V4, PORT), per_s);
         let flood = self.flood_per_s.map(lay).transpose()?;
         let mut in_force = InForce::start(&bed, &setup::policy(guard), self.weir, PORT)?;
         if let Some(class) = guard.class() {

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use weir_testbed::wait::Stops;
 
-use crate::bed::{Bed, SERVER_MAC, Tap, Tun};
+use crate::bed::{Layout, SERVER_MAC, Tap, Tun};
 use crate::client::packet::{Endpoint, MAX_FRAME_BYTES, Segment, compose, flag};
 use crate::cpu;
 use crate::error::{Context, Result};
+use crate::netns::Netns;
 use crate::run::results::Sample;
 
 const DEVICE: &str = "flood0";
@@ -32,19 +33,23 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Lays the device. Nothing is sent yet.
-    pub fn lay(bed: &Bed, address: Ipv4Addr, port: u16, per_s: f64) -> Result<Flood> {
-        let wire = Tap::create(&bed.server, DEVICE, Tun::Frames)?;
+    /// Lays the device in the server's namespace. Nothing is sent yet.
+    pub fn lay(
+        server: &Netns,
+        layout: Layout,
+        (address, port): (Ipv4Addr, u16),
+        per_s: f64,
+    ) -> Result<Flood> {
+        let wire = Tap::create(server, DEVICE, Tun::Frames)?;
         let mac = SERVER_MAC.map(|byte| format!("{byte:02x}")).join(":");
-        bed.server.ip_batch(&format!(
+        server.ip_batch(&format!(
             "link set {DEVICE} address {mac} txqueuelen 10000
              addr add 10.66.2.1/24 dev {DEVICE}
              link set {DEVICE} up
              neigh replace 10.66.2.2 lladdr 02:00:00:00:66:03 dev {DEVICE} nud permanent
              route add 172.16.0.0/12 via 10.66.2.2 dev {DEVICE}"
         ))?;
-        bed.server
-            .steer_receive_work(DEVICE, bed.layout.server_cpu)?;
+        server.steer_receive_work(DEVICE, layout.server_cpu)?;
         Ok(Flood {
             wire,
             target: Endpoint {
@@ -52,7 +57,7 @@ impl Flood {
                 port,
             },
             per_s,
-            cpu: bed.layout.client_cpu,
+            cpu: layout.client_cpu,
         })
     }
 
