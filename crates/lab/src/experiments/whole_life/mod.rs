@@ -130,7 +130,7 @@ const COLUMNS: [(&str, &str); 17] = [
     ("in vain", "{in_vain|%}"),
     ("half-closed", "{half_closed|.1}"),
     ("TIME-WAIT", "{time_wait|n}"),
-    ("CPU", "{cpu|%}"),
+    ("weir's CPU", "{weir_cpu|%}"),
 ];
 
 /// A point for each row: how many of gold are served, and how late.

@@ -68,6 +68,11 @@ impl Proxy {
         Ok(())
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Fails, with its stderr, if it has ended by itself.
     pub fn check_alive(&mut self) -> Result<()> {
         self.process.check_alive()

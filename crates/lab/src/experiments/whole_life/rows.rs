@@ -86,7 +86,7 @@ impl Row {
             Row::Control => Parts {
                 classes: true,
                 controller: true,
-                ..listens(LEFT_TO_THE_KERNEL)
+                ..listens("establish = \"default\"\n")
             },
             Row::Transfer => Parts {
                 limits: true,

@@ -161,7 +161,8 @@ fn in_vain(measured: &Measured, replies: f64) -> f64 {
 fn add_server(sample: &mut Sample, measured: &Measured, seconds: f64) {
     let (watched, down) = (&measured.watched, &measured.link.down);
     sample.add([
-        ("cpu", watched.cpu),
+        ("server_cpu", watched.server_cpu),
+        ("weir_cpu", watched.weir_cpu),
         ("half_closed", watched.half_closed),
         ("time_wait", watched.time_wait),
         (

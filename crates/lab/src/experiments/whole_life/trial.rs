@@ -33,6 +33,7 @@ use crate::interrupt;
 use crate::link::Emulated;
 use crate::link::report::Report;
 use crate::load::clients::{self, Outcome, Plan};
+use crate::process::Usage;
 use crate::server::pool::{Occupation, Record, realtime};
 use crate::server::{Server, ServerProgram, Spec, sockets_in_state};
 use crate::weir::Weir;
@@ -85,8 +86,11 @@ pub struct Measured {
 pub struct Watched {
     /// Begin and end, since 1970.
     pub window: (Duration, Duration),
-    /// Share of the server's CPU that was used.
-    pub cpu: f64,
+    /// Share of the server's CPU that was used, by whatever.
+    pub server_cpu: f64,
+    /// CPU that the programs of weir used, in parts of one CPU: the proxy, and `weir run` at the server. What the kernel
+    /// does for packets is not in it, mostly.
+    pub weir_cpu: f64,
     /// Connections of the proxy's port whose client has sent its FIN and whose server has not: the mean of all looks.
     pub half_closed: f64,
     /// Connections of the proxy's port in TIME-WAIT at the end.
@@ -119,7 +123,13 @@ pub fn measure(row: Row, pace: Pace, weir: Option<&Path>) -> Result<Measured> {
         .transpose()?;
     let flood = Flood::lay(&bed.far, layout, SITE, pace.flood_per_s)?;
     let bulk = Bulk::start(&bed, layout, TRANSFERS)?;
-    let (come, unsent) = flood::beside(Some(&flood), || come(&bed, layout, pace, &bulk))?;
+    let guard_pid = guard.as_ref().map(Weir::pid);
+    let server = AtServer {
+        cpu: layout.server_cpu,
+        programs: guard_pid.into_iter().chain([proxy.pid()]).collect(),
+        bulk: &bulk,
+    };
+    let (come, unsent) = flood::beside(Some(&flood), || come(&bed, layout, pace, &server))?;
     bulk.stop()?;
     pool.check_alive()?;
     proxy.check_alive()?;
@@ -180,6 +190,35 @@ fn is_served() -> std::io::Result<bool> {
     Ok(reply.get(8..13) == Some(b" 200 ".as_slice()))
 }
 
+/// What is watched at the server.
+struct AtServer<'a> {
+    cpu: usize,
+    /// Processes of weir.
+    programs: Vec<u32>,
+    bulk: &'a Bulk,
+}
+
+impl AtServer<'_> {
+    fn edge(&self) -> Result<Edge> {
+        let usage = self.programs.iter().map(|pid| Usage::of(*pid));
+        Ok(Edge {
+            at: realtime(),
+            spare: Spare::read(self.cpu)?,
+            weir: usage.sum::<Result<Usage>>()?,
+            bulk_bytes: self.bulk.received(),
+        })
+    }
+}
+
+/// What is read at each edge of the steps that count.
+struct Edge {
+    /// Since 1970.
+    at: Duration,
+    spare: Spare,
+    weir: Usage,
+    bulk_bytes: u64,
+}
+
 /// What came of those who came.
 struct Come {
     classes: Vec<Outcome>,
@@ -188,7 +227,7 @@ struct Come {
 }
 
 /// All clients at the same time, and a look at the server meanwhile.
-fn come(bed: &Emulated, layout: Layout, pace: Pace, bulk: &Bulk) -> Result<Come> {
+fn come(bed: &Emulated, layout: Layout, pace: Pace, server: &AtServer<'_>) -> Result<Come> {
     let length = pace.step * STEPS as u32;
     let plans = plans(pace);
     let cpu = Some(layout.client_cpu);
@@ -205,7 +244,7 @@ fn come(bed: &Emulated, layout: Layout, pace: Pace, bulk: &Bulk) -> Result<Come>
             let run = || strangers::run(length, pace.patience, seed);
             bed.near.run_on(cpu, run)
         });
-        let watched = watch(bed, layout, pace.step, bulk);
+        let watched = watch(bed, pace.step, server);
         Ok(Come {
             classes: classes.into_iter().map(joined).collect::<Result<_>>()?,
             strangers: joined(strangers)?,
@@ -239,7 +278,7 @@ fn plans(pace: Pace) -> Vec<Plan> {
 }
 
 /// Looks at the server from the second step on until the last is over.
-fn watch(bed: &Emulated, layout: Layout, step: Duration, bulk: &Bulk) -> Result<Watched> {
+fn watch(bed: &Emulated, step: Duration, server: &AtServer<'_>) -> Result<Watched> {
     let begun = Instant::now();
     let wait_until = |at: Duration| std::thread::sleep(at.saturating_sub(begun.elapsed()));
     let in_state = |states| {
@@ -247,7 +286,7 @@ fn watch(bed: &Emulated, layout: Layout, step: Duration, bulk: &Bulk) -> Result<
         count.map(|count| count as f64)
     };
     wait_until(step);
-    let first = (realtime(), Spare::read(layout.server_cpu)?, bulk.received());
+    let first = server.edge()?;
     let mut looks = Vec::new();
     for at in (1..).map(|number| step + LOOK * number) {
         if at > step * STEPS as u32 {
@@ -257,12 +296,14 @@ fn watch(bed: &Emulated, layout: Layout, step: Duration, bulk: &Bulk) -> Result<
         interrupt::check()?;
         looks.push(in_state(CLOSE_WAIT)?);
     }
-    let spare = Spare::read(layout.server_cpu)?;
+    let last = server.edge()?;
+    let length = (last.at - first.at).as_secs_f64();
     Ok(Watched {
-        window: (first.0, realtime()),
-        cpu: 1.0 - spare.share_since(&first.1),
+        window: (first.at, last.at),
+        server_cpu: 1.0 - last.spare.share_since(&first.spare),
+        weir_cpu: last.weir.since(&first.weir).cpu.as_secs_f64() / length,
         half_closed: looks.iter().sum::<f64>() / looks.len().max(1) as f64,
         time_wait: in_state(TIME_WAIT)?,
-        bulk_bytes: bulk.received() - first.2,
+        bulk_bytes: last.bulk_bytes - first.bulk_bytes,
     })
 }
