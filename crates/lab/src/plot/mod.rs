@@ -40,6 +40,11 @@ fn colour(index: usize) -> RGBColor {
     COLOURS[index % COLOURS.len()]
 }
 
+/// Marker of the line with this index: a circle, a square, a triangle. Lines that share a colour have different ones.
+fn marker(index: usize) -> usize {
+    (index + index / COLOURS.len()) % 3
+}
+
 /// Writes `NAME.svg` and `NAME.png` into a folder that exists.
 fn write_both(svg: &str, out: &Path, name: &str) -> Result<()> {
     let svg_path = out.join(format!("{name}.svg"));
@@ -158,7 +163,7 @@ where
     Y: Ranged<ValueType = f64>,
 {
     let (at, colour) = (points.iter().copied(), colour(index).filled());
-    match index % 3 {
+    match marker(index) {
         0 => drop(chart.draw_series(at.map(|at| Circle::new(at, 5, colour)))?),
         1 => drop(chart.draw_series(at.map(|at| EmptyElement::at(at) + square((0, 0), colour)))?),
         _ => drop(chart.draw_series(at.map(|at| TriangleMarker::new(at, 7, colour)))?),
@@ -183,7 +188,7 @@ fn draw_legend(area: &Area, names: &[&str]) -> std::result::Result<(), Box<dyn s
             colour(index).stroke_width(2),
         ))?;
         let (at, style) = ((x + 16, y), colour(index).filled());
-        match index % 3 {
+        match marker(index) {
             0 => area.draw(&Circle::new(at, 5, style))?,
             1 => area.draw(&square(at, style))?,
             _ => area.draw(&TriangleMarker::new(at, 7, style))?,
