@@ -113,7 +113,7 @@ impl Experiment for WholeLife {
     }
 }
 
-const COLUMNS: [(&str, &str); 17] = [
+const COLUMNS: [(&str, &str); 18] = [
     ("row", "{row}"),
     ("goals", "{goals|n}"),
     ("gold served", "{gold_served|%}"),
@@ -124,7 +124,8 @@ const COLUMNS: [(&str, &str); 17] = [
     ("bronze served", "{bronze_served|%}"),
     ("p99 ms", "{bronze_p99_ms|ms}"),
     ("replies/s", "{replies_per_s:cell|n}"),
-    ("refused", "{refused|%}"),
+    ("RST to the SYN", "{refused|%}"),
+    ("RST later", "{reset|%}"),
     ("503", "{busy|%}"),
     ("timed out", "{timed_out|%}"),
     ("in vain", "{in_vain|%}"),
@@ -176,13 +177,12 @@ impl Args {
         };
         let classes: Vec<String> = HELD.iter().map(class).collect();
         format!(
-            "a new connection for each client, Poisson arrivals, {STEPS} steps of {} s; {}; clients give up after {} s; \
-             {STRANGERS_PER_S}/s each that half-close before a request, that half-close behind it, and that abort; \
-             flood: {} SYNs/s, each from another address; {TRANSFERS} long transfers",
-            self.step,
+            "{} to a pool of {CAPACITY_PER_S}/s; {STRANGERS_PER_S}/s of each kind of strangers; a flood of {} SYNs/s; \
+             {TRANSFERS} long transfers; {STEPS} steps of {} s; patience {} s",
             classes.join(", "),
-            self.timeout,
-            self.flood_per_s
+            self.flood_per_s,
+            self.step,
+            self.timeout
         )
     }
 }

@@ -135,17 +135,15 @@ fn add_class(sample: &mut Sample, name: &str, outcome: &Outcome) {
             .add(&step.response_us)
             .expect("the bounds are the same");
     }
-    let of: [(&str, fn(&Step) -> u64); 3] = [
-        ("served", |step| step.served),
-        ("refused", |step| {
-            step.refused + step.reset + step.error_replies()
-        }),
-        ("timed_out", |step| step.timed_out),
-    ];
-    for (what, count) in of {
-        let share = sum(one, count) / begun;
+    let mut share = |what: &str, of: fn(&Step) -> u64| {
+        let share = sum(one, of) / begun;
         sample.metrics.insert(format!("{name}_{what}"), share);
-    }
+    };
+    share("served", |step| step.served);
+    share("refused", |step| {
+        step.refused + step.reset + step.error_replies()
+    });
+    share("timed_out", |step| step.timed_out);
     add_times(sample, name, &times);
 }
 
