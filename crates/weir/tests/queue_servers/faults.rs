@@ -234,6 +234,7 @@ fn server_reloads(mut stage: Stage, beside_weir: bool) -> Outcome {
             }
         };
         until_parking();
+        println!("{} SYNs again before", clock.repeated(&stage.bed));
         for round in 0..rounds(5) {
             pause(&mut random, Duration::from_millis(300));
             server.borrow_mut().reload(&stage.bed);

@@ -89,6 +89,11 @@ impl Clock {
     pub fn now(self) -> Duration {
         self.0.elapsed()
     }
+
+    /// SYNs and SYN/ACKs of a bed's clients that had to be sent again so far.
+    pub fn repeated(self, bed: &Bed) -> u64 {
+        bed.within(repeated_syns)
+    }
 }
 
 /// Ends the load also when a test fails beside it.
