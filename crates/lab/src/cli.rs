@@ -14,9 +14,9 @@ use crate::run::results::{Machine, Results};
 use crate::run::scheduler::{self, Plan, label};
 use crate::run::store::{self, Store};
 use crate::show::{
-    self, documents,
+    self,
     format::{WIDTH, wrapped},
-    quotes, table,
+    table,
 };
 
 /// Flags of every experiment.
@@ -337,29 +337,6 @@ fn judged(mut results: Results) -> Result<Results> {
     results.show = experiment.show();
     results.claims = experiment.claims(&results);
     Ok(results)
-}
-
-/// `weir-lab tables`: the tables in the documents under a folder, and what sentences there quote.
-pub fn tables(root: &Path, check: bool) -> Result<()> {
-    let changed = documents::update(root, check)?;
-    for document in &changed {
-        show::print(&format!("{}\n", document.display()));
-    }
-    if check && !changed.is_empty() {
-        return Err(Error::failed(
-            "tables differ from their results",
-            format!("{} documents", changed.len()),
-        )
-        .hint("weir-lab tables"));
-    }
-    let differing = quotes::differing(root)?;
-    match differing.is_empty() {
-        true => Ok(()),
-        false => Err(
-            Error::failed("sentences differ from their results", differing.join("\n"))
-                .hint("write these into the pages, or change experiments/quotes.toml"),
-        ),
-    }
 }
 
 /// Measures an experiment with these flags into a store, or goes on with what that has; the experiment knows how its rounds

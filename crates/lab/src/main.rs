@@ -13,6 +13,7 @@ use weir_lab::load::command as load;
 use weir_lab::papers::command as papers;
 use weir_lab::server::one_packet;
 use weir_lab::server::pool;
+use weir_lab::show::documents;
 
 /// Measures what an overloaded server does to its clients, with weir and without, on the real
 /// kernel in network namespaces of its own. Needs root.
@@ -105,7 +106,7 @@ fn run() -> Result<()> {
         Command::Table { results } => cli::show_table(&results),
         Command::Plot { results, out } => cli::plot(&results, out.as_deref()),
         Command::Judge { results } => cli::judge(&results),
-        Command::Tables { check, root } => cli::tables(&root, check),
+        Command::Tables { check, root } => documents::run(&root, check),
         Command::Demo(args) => demo::run(&args),
         Command::Link(args) => link::run(&args),
         Command::Load(args) => load::run(&args),

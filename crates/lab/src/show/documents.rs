@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::quotes;
 use super::template::fill;
 use crate::error::{Context, Error, Result};
 use crate::papers::markdown;
@@ -44,6 +45,29 @@ struct Spec {
 struct Across {
     parameter: String,
     values: Vec<String>,
+}
+
+/// `weir-lab tables`: the tables in the documents under a folder, and what sentences there quote.
+pub fn run(root: &Path, check: bool) -> Result<()> {
+    let changed = update(root, check)?;
+    for document in &changed {
+        super::print(&format!("{}\n", document.display()));
+    }
+    if check && !changed.is_empty() {
+        return Err(Error::failed(
+            "tables differ from their results",
+            format!("{} documents", changed.len()),
+        )
+        .hint("weir-lab tables"));
+    }
+    let differing = quotes::differing(root)?;
+    match differing.is_empty() {
+        true => Ok(()),
+        false => Err(
+            Error::failed("sentences differ from their results", differing.join("\n"))
+                .hint("write these into the pages, or change experiments/quotes.toml"),
+        ),
+    }
 }
 
 /// Writes all tables of the documents under a folder; returns those that were not as they are now. With `check` nothing
