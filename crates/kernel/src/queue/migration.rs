@@ -28,15 +28,14 @@ const MENDED: [(u32, u32, u32); 6] = [
     (7, 0, 4),
 ];
 
-/// Whether listeners can be migrated here without losing a wake-up: tried once, by one connection of this process to
-/// itself. Where that cannot be tried, the kernel's version decides.
+/// Whether listeners can be migrated here without losing a wake-up: tried by one connection of this process to itself,
+/// until that has given an answer once. Where it gives none, the kernel's version decides.
 ///
 /// # Errors
 /// They cannot.
 pub(crate) fn can_migrate() -> Result<()> {
-    static TRIED: OnceLock<std::result::Result<bool, Errno>> = OnceLock::new();
     let release = release();
-    let cause = match TRIED.get_or_init(wakes_at_migration) {
+    let cause = match tried() {
         Ok(true) => return Ok(()),
         Ok(false) => format!("Linux {release} does not wake a server for a migrated connection"),
         Err(_) if version(&release).is_none_or(is_mended) => return Ok(()),
@@ -51,6 +50,15 @@ pub(crate) fn can_migrate() -> Result<()> {
         cause,
         hint: "it needs Linux 6.6.140, 6.12.86, 6.18.27 or 7.0.4, or one with their fix of CVE-2026-46015".into(),
     })
+}
+
+/// The trial's answer, which is the kernel's and stays. A failure does not: a busy machine may be late once.
+fn tried() -> std::result::Result<bool, Errno> {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    if let Some(answer) = ANSWER.get() {
+        return Ok(*answer);
+    }
+    wakes_at_migration().map(|answer| *ANSWER.get_or_init(|| answer))
 }
 
 /// Closes a listening socket that has a connection, beside another of its group: whether epoll then says that the
