@@ -1,4 +1,4 @@
-//! A `weir run` of an experiment's own: its configuration, its runtime directory, its end.
+//! A `weir run` or `weir proxy` of an experiment's own: its configuration, its runtime directory, its end.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -29,6 +29,26 @@ pub struct Weir<'a> {
 impl<'a> Weir<'a> {
     /// Starts `weir run` with this configuration inside a namespace, and waits until it says that it runs.
     pub fn run(netns: &'a Netns, program: Option<&Path>, config: &str) -> Result<Weir<'a>> {
+        Weir::start(netns, None, program, "run", config)
+    }
+
+    /// The same of `weir proxy`, pinned to this CPU.
+    pub fn proxy(
+        netns: &'a Netns,
+        cpu: usize,
+        program: Option<&Path>,
+        config: &str,
+    ) -> Result<Weir<'a>> {
+        Weir::start(netns, Some(cpu), program, "proxy", config)
+    }
+
+    fn start(
+        netns: &'a Netns,
+        cpu: Option<usize>,
+        program: Option<&Path>,
+        service: &str,
+        config: &str,
+    ) -> Result<Weir<'a>> {
         let program = match program {
             Some(path) => path.to_path_buf(),
             None => program::find("weir")?,
@@ -41,9 +61,10 @@ impl<'a> Weir<'a> {
         let target = std::fs::File::create(&stderr)
             .context(format!("cannot create {}", stderr.display()))?;
         let mut command = command(&program, folder.path());
-        command.arg("run").arg("--config").arg(&file).stderr(target);
-        let shown = format!("{} run", program.display());
-        let child = netns.run(|| {
+        command.arg(service).arg("--config").arg(&file);
+        command.stderr(target);
+        let shown = format!("{} {service}", program.display());
+        let child = netns.run_on(cpu, || {
             let started = command.spawn();
             started.context(format!("cannot start `{shown}`"))
         })?;
@@ -67,9 +88,10 @@ impl<'a> Weir<'a> {
         loop {
             interrupt::check()?;
             self.check_alive()?;
-            if let Ok(status) = self.status()
-                && status["running"] == true
-            {
+            // It is of the guard. Proxies are in a list beside it.
+            let runs =
+                |status: Value| status["running"] == true || status["proxies"][0].is_object();
+            if self.status().is_ok_and(runs) {
                 return Ok(());
             }
             if begun.elapsed() > START_LIMIT {

@@ -400,7 +400,7 @@ fn start(bed: &Bed, kind: Kind, guard: Guard) -> Result<Vec<Server>> {
         };
         servers.insert(0, Server::start(bed, &spec)?);
     }
-    slow_servers::await_answer(bed)?;
+    slow_servers::await_answer(&bed.clients, target())?;
     Ok(servers)
 }
 

@@ -15,6 +15,7 @@ use crate::error::{Error, Kind, Result};
 use crate::interrupt;
 use crate::load::clients::{self, Outcome, Plan};
 use crate::load::tally::Step;
+use crate::netns::Netns;
 use crate::run::results::{Sample, add_times};
 use crate::weir::Weir;
 
@@ -54,10 +55,10 @@ pub fn add_clients(bed: &Bed, network: Ipv4Net) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the server has served a client.
-pub fn await_answer(bed: &Bed) -> Result<()> {
+/// Waits until a server has served a client from this namespace.
+pub fn await_answer(clients: &Netns, target: SocketAddr) -> Result<()> {
     let begun = Instant::now();
-    while !bed.clients.run(is_served)? {
+    while !clients.run(|| Ok(is_served(target)))? {
         interrupt::check()?;
         if begun.elapsed() > READY_LIMIT {
             let cause = format!("no reply with status 200 after {READY_LIMIT:?}");
@@ -68,16 +69,16 @@ pub fn await_answer(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-fn is_served() -> Result<bool> {
+fn is_served(target: SocketAddr) -> bool {
     let ask = || -> std::io::Result<Vec<u8>> {
-        let mut stream = TcpStream::connect_timeout(&target(), READY_LIMIT)?;
+        let mut stream = TcpStream::connect_timeout(&target, READY_LIMIT)?;
         stream.set_read_timeout(Some(READY_LIMIT))?;
         stream.write_all(&clients::request("lab", "/", false))?;
         let mut reply = Vec::new();
         stream.read_to_end(&mut reply)?;
         Ok(reply)
     };
-    Ok(ask().is_ok_and(|reply| reply.get(8..13) == Some(b" 200 ".as_slice())))
+    ask().is_ok_and(|reply| reply.get(8..13) == Some(b" 200 ".as_slice()))
 }
 
 /// The load, on the clients' CPU. Twice a second `look` has the time since its beginning and `weir status --json`.

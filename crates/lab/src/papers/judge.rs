@@ -96,6 +96,13 @@ impl JudgedPart {
         (0 < judged && judged < all).then(|| format!("by {judged} of {all} numbers"))
     }
 
+    /// The verdict in words: *holds, by 2 of 6 numbers*.
+    pub fn in_words(&self) -> String {
+        let by = self.judged_by();
+        let by = by.map_or(String::new(), |by| format!(", {by}"));
+        format!("{}{by}", self.verdict.words())
+    }
+
     /// A number to show for all: one with the part's own verdict if there is one, else the first that was measured, if any.
     pub fn telling(&self) -> Option<&JudgedFigure> {
         let mut measured = self.figures.iter().filter(|figure| figure.value.is_some());

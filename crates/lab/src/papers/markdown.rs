@@ -30,15 +30,11 @@ pub fn of_stored(experiments: &Path, paper: &str) -> Result<String> {
 }
 
 fn row(part: &JudgedPart) -> String {
-    let by = part
-        .judged_by()
-        .map_or(String::new(), |by| format!(", {by}"));
-    let verdict = format!("{}{by}", part.verdict.words());
     let [what, paper, here] = match part.telling() {
         Some(figure) => [&figure.what, &figure.paper, &figure.ours].map(String::as_str),
         None => [part.why.as_deref().unwrap_or_default(), "", ""],
     };
-    let cells = [part.part.as_str(), &verdict, what, paper, here];
+    let cells = [part.part.as_str(), &part.in_words(), what, paper, here];
     let cell = |cell: &str| match cell {
         "" => " |".to_owned(),
         cell => format!(" {cell} |"),

@@ -135,10 +135,7 @@ pub fn summary(report: &Report) -> String {
 }
 
 fn of_part(part: &JudgedPart) -> String {
-    let by = part
-        .judged_by()
-        .map_or(String::new(), |by| format!(", {by}"));
-    let mut text = format!("  {:<10} {}{by}\n", part.part, part.verdict.words());
+    let mut text = format!("  {:<10} {}\n", part.part, part.in_words());
     let is_told = matches!(part.verdict, Verdict::Failed | Verdict::NotPossible);
     if let (true, Some(why)) = (is_told, &part.why) {
         text += &indented(why);

@@ -92,7 +92,7 @@ impl Guarded<'_> {
         let bed = slow_servers::open()?;
         slow_servers::add_clients(&bed, GREEDY)?;
         let mut server = Server::start(&bed, &files.spec)?;
-        slow_servers::await_answer(&bed)?;
+        slow_servers::await_answer(&bed.clients, target())?;
         setup::set(&bed, guard, capacity)?;
         let lay = |per_s| Flood::lay(&bed.server, bed.layout, (SERVER_VETH_V4, PORT), per_s);
         let flood = self.flood_per_s.map(lay).transpose()?;

@@ -5,7 +5,6 @@
 //! that abort, a SYN flood, and long transfers that fill the link. Each row has fresh namespaces.
 
 mod bulk;
-mod programs;
 mod rows;
 mod samples;
 mod site;

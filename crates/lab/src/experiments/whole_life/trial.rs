@@ -10,15 +10,13 @@
 //!
 //! Proxy, pool and the receive work of the server's packets share one CPU; clients and flood have the other.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::bulk::Bulk;
-use super::programs::Proxy;
 use super::rows::Row;
 use super::site::{
     BACKLOG, BODY_BYTES, CAPACITY_PER_S, DEVICE, HELD, POOL_PORT, SERVICE_US, SITE, TRANSFERS,
@@ -27,8 +25,9 @@ use super::site::{
 use super::strangers::{self, Strangers};
 use crate::bed::Layout;
 use crate::cpu::Spare;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::experiments::flood::{self, Flood};
+use crate::experiments::slow_servers;
 use crate::interrupt;
 use crate::link::Emulated;
 use crate::link::report::Report;
@@ -41,8 +40,6 @@ use crate::weir::Weir;
 /// Steps of the load, of which the first is not counted: meanwhile the queues fill.
 pub const STEPS: usize = 3;
 const LOOK: Duration = Duration::from_millis(250);
-/// The site answers so long after it listens, at the latest.
-const READY_LIMIT: Duration = Duration::from_secs(20);
 /// States of a socket as /proc/net/tcp has them: the client has sent its FIN, the server has not.
 const CLOSE_WAIT: &[u8] = &[0x08];
 const TIME_WAIT: &[u8] = &[0x06];
@@ -111,8 +108,8 @@ pub fn measure(row: Row, pace: Pace, weir: Option<&Path>) -> Result<Measured> {
     }
     let mut pool = Server::start_in(&bed.far, layout.server_cpu, &pool())?;
     let config = row.config();
-    let mut proxy = Proxy::start(&bed.far, weir, &config, layout.server_cpu)?;
-    await_answer(&bed)?;
+    let mut proxy = Weir::proxy(&bed.far, layout.server_cpu, weir, &config)?;
+    slow_servers::await_answer(&bed.near, SITE.into())?;
     let at_server = row.has_guard();
     let mut guard = at_server
         .then(|| Weir::run(&bed.far, weir, &config))
@@ -141,6 +138,7 @@ pub fn measure(row: Row, pace: Pace, weir: Option<&Path>) -> Result<Measured> {
         weir.end()?;
     }
     let accepts = pool.records()?;
+    // What the proxy still has would drain for long.
     drop((proxy, pool, flood));
     Ok(Measured {
         classes: come.classes,
@@ -165,29 +163,6 @@ fn pool() -> Spec {
         port: POOL_PORT,
         backlog: BACKLOG,
     }
-}
-
-/// Waits until the site has served a client.
-fn await_answer(bed: &Emulated) -> Result<()> {
-    let begun = Instant::now();
-    while !bed.near.run(|| Ok(is_served().unwrap_or(false)))? {
-        interrupt::check()?;
-        if begun.elapsed() > READY_LIMIT {
-            let cause = format!("no reply with status 200 after {READY_LIMIT:?}");
-            return Err(Error::failed("the site is not ready", cause));
-        }
-        std::thread::sleep(LOOK / 10);
-    }
-    Ok(())
-}
-
-fn is_served() -> std::io::Result<bool> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::from(SITE), READY_LIMIT)?;
-    stream.set_read_timeout(Some(READY_LIMIT))?;
-    stream.write_all(&clients::request("site", "/", false))?;
-    let mut reply = Vec::new();
-    stream.read_to_end(&mut reply)?;
-    Ok(reply.get(8..13) == Some(b" 200 ".as_slice()))
 }
 
 /// What is watched at the server.
