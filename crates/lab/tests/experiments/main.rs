@@ -303,7 +303,7 @@ fn all_stages_together_serve_gold_in_an_overload_from_every_side_and_a_plain_ser
 }
 
 #[test]
-fn a_capture_of_a_congested_link_has_all_its_packets_and_the_filter_finds_the_flood_in_it() {
+fn a_capture_of_a_congested_link_is_measured_whole_and_the_filter_finds_the_flood_in_it() {
     if !needs::root("an emulated link") {
         return;
     }

@@ -152,10 +152,14 @@ fn php_fpm_behind_nginx() {
         (replies(&mut clients, "503") >= 2 * SHORT - 1).then_some(())
     });
     php.go_on();
-    let told = replies(&mut clients, "503");
-    until("the others are served", || {
-        (replies(&mut clients, "200") == 3 * SHORT - told).then_some(())
+    // On a busy machine the last to be told may be so only now.
+    until("every client has an answer", || {
+        let answers = ["503", "200"].map(|status| replies(&mut clients, status));
+        (answers.iter().sum::<usize>() == 3 * SHORT).then_some(())
     });
+    // The client of before may still have a place when the first of these come.
+    let served = replies(&mut clients, "200");
+    assert!((SHORT - 1..=SHORT + 1).contains(&served), "{served}");
 }
 
 /// More clients than gunicorn can serve: those that are let in are served, and the others are refused at nginx.
