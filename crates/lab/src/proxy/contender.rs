@@ -207,11 +207,11 @@ impl Contender {
                 command.args(["-n", &format!("weirlab{}", std::process::id())]);
                 Ok(vec![command])
             }
-            ProxyProgram::Weir => self.weir_commands(setting),
+            ProxyProgram::Weir => self.weir_commands(setting, directory),
         }
     }
 
-    fn weir_commands(self, setting: &Setting) -> Result<Vec<Command>> {
+    fn weir_commands(self, setting: &Setting, directory: &Path) -> Result<Vec<Command>> {
         let weir = match (self, setting.weir) {
             (Contender::Before, _) => program::find("weir-before")?,
             (_, Some(path)) => path.to_path_buf(),
@@ -220,6 +220,8 @@ impl Contender {
         let command = |&mode| {
             let listen = format!("0.0.0.0:{}", self.port(mode));
             let mut command = Command::new(&weir);
+            // It is killed, and would leave its control socket in the machine's.
+            command.arg("--runtime-dir").arg(directory);
             command.args(["proxy", "--listen", &listen, "--engine", self.engine()]);
             if setting.processes > 1 {
                 command.args(["--share-port", "true"]);
