@@ -330,7 +330,7 @@ pub struct Running {
     pub contender: Contender,
     /// Leaders of their process groups.
     children: Vec<Child>,
-    /// Configuration and stderr.
+    /// Configuration, stderr, and the runtime directory of weir.
     directory: tempfile::TempDir,
 }
 

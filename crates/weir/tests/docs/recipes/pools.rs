@@ -157,9 +157,10 @@ fn php_fpm_behind_nginx() {
         let answers = ["503", "200"].map(|status| replies(&mut clients, status));
         (answers.iter().sum::<usize>() == 3 * SHORT).then_some(())
     });
-    // The client of before may still have a place when the first of these come.
+    // weir holds a place back for each other CPU that let SYNs in, up to an eighth of the backlog.
     let served = replies(&mut clients, "200");
-    assert!((SHORT - 1..=SHORT + 1).contains(&served), "{served}");
+    let places = SHORT - SHORT / 8..=SHORT + 1;
+    assert!(places.contains(&served), "{served}");
 }
 
 /// More clients than gunicorn can serve: those that are let in are served, and the others are refused at nginx.
