@@ -11,13 +11,13 @@ const HEAD: &str = "\
 
 <!-- Made by `weir generate reference DIR` from the metrics in crates/api/src/metrics: change them there. -->
 
-Every metric that Prometheus finds: of the guard at `[metrics] listen`, of the proxies at `[metrics] proxy_listen`. Names, types
-and labels are stable: a later version adds some, and changes or removes one only with a note in the changelog a version
-before. [prometheus.md](prometheus.md) has the alerts, the dashboard and what to look at first.
+Every metric that Prometheus finds: of the guard at `[metrics] listen`, of the proxies at `[metrics] proxy_listen`.
+Names, types and labels are stable: a later version adds some. If it changes or removes one, the changelog says so under
+*Changed*. [prometheus.md](prometheus.md) has the alerts, the dashboard and what to look at first.
 
-A counter rises from 0 since its process started (`weir_start_time_seconds`), and its name ends in `_total`. The names of a
-histogram's series end in `_bucket`, `_sum` and `_count`. A label without a value is absent: a class of all listeners has no
-`listener`. `weir explain NAME` explains one metric.
+A counter rises from 0 since its process started (`weir_start_time_seconds`), and its name ends in `_total`. The names
+of a histogram's series end in `_bucket`, `_sum` and `_count`. A label without a value is absent: a class of all
+listeners has no `listener`. `weir explain NAME` explains one metric.
 ";
 
 /// The whole page.
